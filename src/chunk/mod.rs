@@ -1,0 +1,2 @@
+//! Chunks and the buffers they live in.
+pub use crate::wire::{ChunkHead, ChunkKind};

@@ -1,0 +1,19 @@
+//! blast moves a tree or a stream between two machines over every link they share, verified.
+//! (The architecture is described here.)
+
+pub mod archive;
+pub mod chunk;
+pub mod cli;
+pub mod error;
+pub mod flow;
+pub mod ids;
+pub mod limits;
+pub mod link;
+pub mod options;
+pub mod report;
+pub mod sink;
+pub mod source;
+pub mod stats;
+pub mod wire;
+
+pub use error::{Error, ExitCode};

@@ -1,0 +1,101 @@
+//! Every bound of the program, in one place, with compile-time checks between them. A bound that lives elsewhere is a
+//! bound nobody finds.
+
+use std::time::Duration;
+
+/// Bytes of content in a full chunk. A power of two of at least 1 KiB, so that the digests of a large file's slices
+/// are subtrees of the file's own BLAKE3.
+pub const CHUNK_LEN: usize = 1 << 20;
+
+/// The largest window, in chunks: the acknowledgement's bitmap has one bit for each.
+pub const WINDOW_MAX: u32 = 1024;
+
+/// The window unless `--window` says otherwise, in chunks. It is the most a slow disk or a gap can make a side hold.
+pub const WINDOW_DEFAULT: u32 = 128;
+
+/// Links of one session at once, the most either side accepts.
+pub const LINKS_MAX: usize = 64;
+
+/// Bytes that one write to a socket offers: small enough that it is still in the second-level cache when the kernel
+/// copies it (1 MiB writes cost 5 to 30 % more CPU).
+pub const WRITE_LEN: usize = 256 << 10;
+
+/// `TCP_NOTSENT_LOWAT` of a sending socket, bytes: what may wait unsent in a socket before a link stops taking chunks.
+pub const NOTSENT_LOWAT: u32 = 128 << 10;
+
+/// Payload of a control frame, the most a decoder accepts.
+pub const CONTROL_MAX: usize = 64 << 10;
+
+/// Body of a handshake message, the most a peer may make us read before it has joined.
+pub const HANDSHAKE_MAX: usize = 4 << 10;
+
+/// Bytes of text in a reason sent to the peer.
+pub const REASON_MAX: usize = 1 << 10;
+
+/// A path inside the archive, bytes. Far beyond `PATH_MAX`: ten thousand levels of thirty bytes fit.
+pub const PATH_LEN_MAX: usize = 384 << 10;
+
+/// One component of a path, bytes, as Linux has it.
+pub const NAME_LEN_MAX: usize = 255;
+
+/// A symbolic link's target, bytes: what Linux can store.
+pub const TARGET_LEN_MAX: usize = 4095;
+
+/// Body of one pax header, bytes. With its two blocks and the entry's it must fit in one chunk.
+pub const PAX_LEN_MAX: usize = 800 << 10;
+
+/// Files of this many bytes and more are sliced into data chunks; smaller ones travel whole in mixed chunks.
+pub const LARGE_FILE_LEN: u64 = CHUNK_LEN as u64;
+
+/// Notes kept by name on either side; beyond it they are only counted.
+pub const NOTES_MAX: usize = 10_000;
+
+/// A link with nothing to say sends a ping after this long.
+pub const HEARTBEAT: Duration = Duration::from_millis(2500);
+
+/// A link that has brought no byte for this long is dead.
+pub const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// From accepting a connection to its handshake's last byte, an absolute deadline.
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// One attempt to connect to one address.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Between the starts of attempts at a name's several addresses (RFC 8305 recommends 250 ms).
+pub const CONNECT_STAGGER: Duration = Duration::from_millis(250);
+
+/// How long a refused first connection is tried again, since scripts start both ends at once.
+pub const REFUSED_RETRY: Duration = Duration::from_secs(10);
+
+/// First and last pause before a dead link is dialled again; it doubles between them.
+pub const REDIAL_MIN: Duration = Duration::from_millis(100);
+/// See [`REDIAL_MIN`].
+pub const REDIAL_MAX: Duration = Duration::from_secs(1);
+
+/// All links closed by the peer and nobody back in this time: the peer is gone.
+pub const PEER_GONE: Duration = Duration::from_secs(10);
+
+/// All links silent: how long to wait for one to come back, unless `--timeout` says otherwise.
+pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(600);
+
+/// After Commit, how long a socket is drained before it is closed.
+pub const DRAIN: Duration = Duration::from_secs(2);
+
+/// Chunks in a row on one link that fail verification before the link is dropped for good.
+pub const CORRUPT_IN_A_ROW_MAX: u32 = 8;
+
+/// Connections that have not finished their handshake: in all, and from one address.
+pub const PENDING_MAX: usize = 64;
+/// See [`PENDING_MAX`].
+pub const PENDING_PER_ADDRESS_MAX: usize = 8;
+
+/// The port both sides use unless told otherwise.
+pub const PORT: u16 = 7411;
+
+const _: () = assert!(CHUNK_LEN.is_power_of_two() && CHUNK_LEN >= 1024);
+const _: () = assert!(CHUNK_LEN % WRITE_LEN == 0);
+const _: () = assert!(WINDOW_DEFAULT <= WINDOW_MAX && WINDOW_MAX.is_multiple_of(64));
+const _: () = assert!(PATH_LEN_MAX * 2 + TARGET_LEN_MAX < PAX_LEN_MAX);
+const _: () = assert!(PAX_LEN_MAX + 4 * 512 <= CHUNK_LEN);
+const _: () = assert!(HEARTBEAT.as_millis() * 3 < IDLE_TIMEOUT.as_millis());

@@ -1,0 +1,184 @@
+//! What a transfer has to say: notes about single entries, events while it runs, the report at its end. Data only;
+//! `cli` renders it.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::error::ExitCode;
+use crate::ids::Digest;
+
+/// What happened to one entry. The numbers are the wire's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum NoteKind {
+    /// It was listed and then gone; left out.
+    Vanished = 1,
+    /// It became shorter while it was read; what was missing is zeros.
+    Shrank = 2,
+    /// It changed or grew while it was read; the announced length was sent.
+    Changed = 3,
+    /// It could not be opened or listed; left out.
+    Unreadable = 4,
+    /// Ranges of it could not be read; they are zeros.
+    ReadError = 5,
+    /// It cannot be carried (a name or path too long, a type that this version does not send); left out.
+    NotCarried = 6,
+    /// A socket: skipped by design.
+    Socket = 7,
+    /// The receiver could not create it; left out.
+    NotCreated = 8,
+    /// The receiver created it, but an attribute could not be set.
+    Attribute = 9,
+    /// The owner is not ours to set (an unprivileged receiver).
+    Owner = 10,
+    /// A bit that needs trust was withheld.
+    Withheld = 11,
+}
+
+impl NoteKind {
+    /// Every kind, in the wire's order.
+    pub const ALL: [NoteKind; 11] = {
+        use NoteKind::*;
+        [Vanished, Shrank, Changed, Unreadable, ReadError, NotCarried, Socket, NotCreated, Attribute, Owner, Withheld]
+    };
+
+    /// The kind for a byte that a peer sent.
+    pub fn from_wire(kind: u8) -> Option<NoteKind> {
+        Self::ALL.into_iter().find(|k| *k as u8 == kind)
+    }
+
+    /// Whether a transfer with such a note is less than whole.
+    pub fn is_loss(self) -> bool {
+        !matches!(self, NoteKind::Socket | NoteKind::Owner)
+    }
+}
+
+/// One thing that happened to one entry.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Note {
+    /// What happened.
+    pub kind: NoteKind,
+    /// The entry's path inside the transfer, raw bytes; escape before printing.
+    pub path: Vec<u8>,
+    /// The cause or the extent, in words; may hold foreign text, escape before printing.
+    pub detail: String,
+}
+
+/// Notes of one side: the first [`crate::limits::NOTES_MAX`] by name, the rest by number.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Notes {
+    /// The named ones, in the order they happened.
+    pub named: Vec<Note>,
+    /// All of them that make the transfer less than whole, named or not.
+    pub losses: u64,
+    /// All of them that do not (sockets, owners), named or not.
+    pub harmless: u64,
+}
+
+impl Notes {
+    /// Count one more, and keep its name while there is room. Owner notes are counted only: one line must do.
+    pub fn push(&mut self, note: Note) {
+        if note.kind.is_loss() {
+            self.losses += 1;
+        } else {
+            self.harmless += 1;
+        }
+        let first_of_kind = || !self.named.iter().any(|n| n.kind == note.kind);
+        if self.named.len() < crate::limits::NOTES_MAX && (note.kind != NoteKind::Owner || first_of_kind()) {
+            self.named.push(note);
+        }
+    }
+
+    /// The exit code that these notes alone call for.
+    pub fn exit_code(&self) -> ExitCode {
+        if self.losses == 0 { ExitCode::Whole } else { ExitCode::Partial }
+    }
+}
+
+/// One line of the final report for each link (all connections of one pair of interface and address).
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct LinkReport {
+    /// What people call it: the local interface, or the peer's address where there is none.
+    pub name: String,
+    /// Bytes of chunk frames sent or received, headers included.
+    pub wire_bytes: u64,
+    /// Chunks sent or verified.
+    pub chunks: u64,
+    /// Chunks sent again after a loss.
+    pub resends: u64,
+    /// Chunks sent a second time because they were late elsewhere.
+    pub hedges: u64,
+    /// Chunks that failed verification.
+    pub corrupt: u64,
+    /// Times the link died.
+    pub outages: u64,
+    /// Why it died last.
+    pub last_error: Option<String>,
+}
+
+/// What came of a transfer, for both ends.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Report {
+    /// `Whole` or `Partial`; anything else is an [`crate::Error`].
+    pub code: ExitCode,
+    /// Entries delivered; 0 for a raw stream.
+    pub entries: u64,
+    /// Bytes of content: file data for a tree, the stream's length for a raw stream.
+    pub content_bytes: u64,
+    /// Bytes of the archive or stream that the chunks carried.
+    pub stream_bytes: u64,
+    /// From the first connection to Commit.
+    pub elapsed: Duration,
+    /// BLAKE3 over (length, digest) of all chunks in order; the same on both ends.
+    pub transfer_digest: Digest,
+    /// A raw stream's own BLAKE3, equal to what `b3sum` prints.
+    pub stream_digest: Option<Digest>,
+    /// One for each link, in the order they came up.
+    pub links: Vec<LinkReport>,
+    /// What the sender noted.
+    pub source_notes: Notes,
+    /// What the receiver noted.
+    pub sink_notes: Notes,
+    /// True if standard input brought no byte at all.
+    pub empty_stdin: bool,
+}
+
+/// Something worth telling while a transfer runs.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Event {
+    /// The receiver listens; the addresses a sender can be given, best first.
+    Listening {
+        /// Addresses with the port.
+        addrs: Vec<SocketAddr>,
+    },
+    /// The two ends have agreed to begin.
+    Connected {
+        /// The peer's address.
+        peer: SocketAddr,
+    },
+    /// A link came up, or came back.
+    LinkUp {
+        /// Its name.
+        name: String,
+        /// True if it had been up before.
+        again: bool,
+    },
+    /// A link died or could not be dialled.
+    LinkDown {
+        /// Its name.
+        name: String,
+        /// Why.
+        reason: String,
+        /// Links that remain.
+        remaining: usize,
+    },
+    /// A chunk failed verification.
+    Corrupt {
+        /// The link that brought it.
+        link: String,
+        /// Chunks so far on it.
+        count: u64,
+    },
+    /// Anything else that a person should read.
+    Warning(String),
+}
