@@ -105,9 +105,15 @@ impl Error {
     pub fn hint(&self) -> Option<&'static str> {
         match self.exit_code() {
             ExitCode::Usage => Some("see 'blast --help'"),
-            ExitCode::Network => Some("check that 'blast recv' is running there and that its port is open, then run both commands again"),
-            ExitCode::Destination => Some("free space or mend the disk there, empty the destination, then run both commands again"),
-            ExitCode::Verification => Some("run both commands again; if it happens again, suspect memory or a network card on either machine"),
+            ExitCode::Network => {
+                Some("check that 'blast recv' is running there and that its port is open, then run both commands again")
+            }
+            ExitCode::Destination => {
+                Some("free space or mend the disk there, empty the destination, then run both commands again")
+            }
+            ExitCode::Verification => {
+                Some("run both commands again; if it happens again, suspect memory or a network card on either machine")
+            }
             ExitCode::Interrupted => Some("empty the destination, then run both commands again"),
             _ => None,
         }
