@@ -1,1 +1,165 @@
-//! archive
+//! The archive dialect: how a tree becomes one tar stream, and back. No I/O; bytes in memory only.
+//!
+//! # Specification
+//!
+//! The stream is POSIX pax: entries one after the other, then [`END`]. An entry is its *header*, then for a regular
+//! file its content and [`padding`] of zeros up to a multiple of 512. A header is one 512-byte ustar block, and before
+//! it, only where that block cannot say everything, one extended header (`x`): a block, its body of records, zeros up
+//! to a multiple of 512.
+//!
+//! *Block.* Magic `ustar\0`, version `00`. Numbers are octal digits over the whole field with one NUL at its end; the
+//! checksum is six digits, NUL, space. User and group names are empty, device numbers are 0. The type is `0` (file),
+//! `1` (hard link), `2` (symbolic link), `5` (directory) or `6` (FIFO). The size is 0 for everything but a file. The
+//! mode is the twelve permission bits.
+//!
+//! *Path.* Relative, components joined by single slashes, none of them empty, `.` or `..`, none longer than
+//! [`limits::NAME_LEN_MAX`]; all of it no longer than [`limits::PATH_LEN_MAX`]. A directory's ends in a slash. The root
+//! of the transfer is the directory `./`. A path of more than 100 bytes is split over `prefix` and `name` at the first
+//! slash that leaves at most 100 bytes for the name, if the prefix then has at most 155. The path of a hard link's
+//! target follows the same rules; a symbolic link's target is any text without NUL.
+//!
+//! *Extended header.* Its block is named `././@PaxHeader`, mode 0644, all else 0 but the size. Its records, in this
+//! order, each present exactly when the block cannot say it:
+//!
+//! | key | present when | block then holds |
+//! |---|---|---|
+//! | `hdrcharset` | path or target is not UTF-8; the value is `BINARY` | |
+//! | `path` | it cannot be split, or is not UTF-8 | as much of the last component as fits, or the whole path split |
+//! | `linkpath` | more than 100 bytes, or not UTF-8 | its first 100 bytes |
+//! | `size` | 8 GiB and more | 0 |
+//! | `uid`, `gid` | more than 2097151 | 0 |
+//! | `mtime` | fraction of a second, before 1970, or from 8589934592 s (2242) on | whole seconds, or 0 if out of range |
+//!
+//! A record is `LENGTH KEY=VALUE\n` with the length of all of it in decimal. Values are found by length, never by
+//! searching for the newline: a value may hold anything, `\n` and what looks like the next record included. Numbers
+//! are decimal without leading zeros; a time has up to nine digits of fraction without trailing zeros, and -1.5 is
+//! half a second before -1.
+//!
+//! Nothing else exists: no global headers, no GNU types, no base-256 numbers. So an entry has exactly one encoding, and
+//! [`Parser`] accepts no other: what it accepts is, byte for byte, what [`write_header`] writes. Any difference between
+//! our reading of a stream and another tar's could then only come from our own writer, whose output GNU tar and bsdtar
+//! extract to the same tree (a test).
+//!
+//! Foreign readers, as far as they differ: bsdtar adds the fraction of a time before 1970 instead of subtracting it.
+//!
+//! Extended attributes, ACLs, device nodes and holes are not carried yet. Their place is a field of [`Entry`] or a
+//! variant of [`EntryKind`] and a record in the table above (`SCHILY.xattr.*`, `SCHILY.acl.*`, `GNU.sparse.*`); until
+//! then such records and types are refused by name like any other unknown one.
+
+mod entry;
+mod header;
+mod parse;
+mod pax;
+mod write;
+
+pub use entry::{Entry, EntryKind, Timestamp};
+pub use parse::{Parsed, Parser, check_padding};
+pub use write::{header_len, write_header};
+
+#[cfg(doc)]
+use crate::limits;
+
+/// Bytes of a block; every header, and every file's content with its padding, is a multiple of it.
+pub const BLOCK_LEN: usize = 512;
+
+/// The end of the archive.
+pub static END: [u8; 2 * BLOCK_LEN] = [0; 2 * BLOCK_LEN];
+
+/// Bytes of zeros after `size` bytes of content: 0 to 511.
+pub fn padding(size: u64) -> usize {
+    let over = (size % BLOCK_LEN as u64) as usize;
+    (BLOCK_LEN - over) % BLOCK_LEN
+}
+
+/// Why bytes are not an entry of the dialect, or why an entry cannot be carried in it.
+#[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
+pub enum ArchiveError {
+    /// The bytes end inside a header.
+    #[error("the archive ends inside a header")]
+    Truncated,
+    /// The checksum does not fit the block.
+    #[error("a header's checksum is wrong")]
+    Checksum,
+    /// The block is not a ustar header.
+    #[error("a header is not in ustar format")]
+    NotUstar,
+    /// The type is not part of the dialect.
+    #[error("entry type '{}' is not part of the dialect", type_flag.escape_ascii())]
+    Type {
+        /// The byte found.
+        type_flag: u8,
+    },
+    /// An extended header follows an extended header.
+    #[error("two extended headers before one entry")]
+    TwoExtended,
+    /// An extended header is longer than [`limits::PAX_LEN_MAX`].
+    #[error("an extended header of {len} bytes is too long")]
+    ExtendedTooLong {
+        /// The length it claims.
+        len: u64,
+    },
+    /// The records of an extended header cannot be told apart.
+    #[error("an extended header's record is malformed")]
+    Record,
+    /// A key that is not part of the dialect.
+    #[error("extended header key '{key}' is not part of the dialect")]
+    UnknownKey {
+        /// The key, escaped.
+        key: String,
+    },
+    /// A key twice in one extended header.
+    #[error("extended header key '{key}' appears twice")]
+    DuplicateKey {
+        /// The key.
+        key: &'static str,
+    },
+    /// A field or record is not the number it should be, or out of range.
+    #[error("the {field} is not a number in range")]
+    Number {
+        /// Which.
+        field: &'static str,
+    },
+    /// A path that must not or cannot be carried.
+    #[error("path '{path}' {why}")]
+    Path {
+        /// The path, escaped, its beginning if it is long.
+        path: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// A symbolic link's target that does not exist on Linux.
+    #[error("the target of symbolic link '{path}' is empty, too long or holds a NUL")]
+    Target {
+        /// The link's path, escaped, its beginning if it is long.
+        path: String,
+    },
+    /// Something that is not a file claims to have content.
+    #[error("an entry that is not a file has a size")]
+    SizeWithoutContent,
+    /// Bytes that must be zero are not.
+    #[error("padding is not zero")]
+    Padding,
+    /// A zero block that does not begin the end of the archive, or something after that end.
+    #[error("bytes after the end of the archive, at offset {offset} from there")]
+    AfterEnd {
+        /// Bytes from the first zero block.
+        offset: usize,
+    },
+    /// The header says what an entry can say, but not in the one way the dialect has for it.
+    #[error("the header of '{path}' is not written as the dialect has it")]
+    NotCanonical {
+        /// The entry's path, escaped, its beginning if it is long.
+        path: String,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_last_block_gets_no_padding() {
+        assert_eq!([0, 1, 511, 512, 513, 1024].map(padding), [0, 511, 1, 0, 511, 0]);
+        assert_eq!(padding(u64::MAX), 1);
+    }
+}

@@ -1,0 +1,243 @@
+//! From an entry to the bytes of its header. Called once for each entry, small files included: no allocation.
+
+use super::header::{Fields, NAME_FIELD_LEN, OCTAL_7_MAX, OCTAL_11_MAX, PREFIX_FIELD_LEN, write_block};
+use super::pax::{Decimal, record_len, write_record};
+use super::{BLOCK_LEN, Entry, EntryKind, padding};
+
+/// Bytes of an entry's header, a multiple of [`BLOCK_LEN`]: what [`write_header`] will write.
+pub fn header_len(entry: &Entry) -> usize {
+    match Extended::of(entry).body_len() {
+        0 => BLOCK_LEN,
+        body_len => 2 * BLOCK_LEN + body_len + padding(body_len as u64),
+    }
+}
+
+/// Write an entry's header at the start of `out`, which need not be zeroed; returns its length. The entry must pass
+/// [`Entry::check`] and the header must fit, or this panics or writes what no [`super::Parser`] accepts.
+pub fn write_header(entry: &Entry, out: &mut [u8]) -> usize {
+    debug_assert_eq!(entry.check(), Ok(()));
+    let extended = Extended::of(entry);
+    let body_len = extended.body_len();
+    let mut at = 0;
+    if body_len > 0 {
+        write_block(&extended_fields(body_len as u64), &mut out[..BLOCK_LEN]);
+        at = BLOCK_LEN;
+        for (key, value) in extended.records() {
+            at += write_record(key, value, &mut out[at..]);
+        }
+        let padding = padding(body_len as u64);
+        out[at..at + padding].fill(0);
+        at += padding;
+    }
+    write_block(&base_fields(entry, &extended), &mut out[at..at + BLOCK_LEN]);
+    at + BLOCK_LEN
+}
+
+/// What the plain block cannot say of an entry.
+struct Extended<'a> {
+    binary: bool,
+    path: Option<[&'a [u8]; 2]>,
+    linkpath: Option<&'a [u8]>,
+    size: Option<Decimal>,
+    uid: Option<Decimal>,
+    gid: Option<Decimal>,
+    mtime: Option<Decimal>,
+    /// The path as the block takes it, if it does.
+    split: Option<Split<'a>>,
+}
+
+impl Extended<'_> {
+    fn of(entry: &Entry) -> Extended<'_> {
+        let target = entry.kind.target().unwrap_or_default();
+        let size = entry.kind.content_len();
+        let split = split(entry);
+        let text_path = std::str::from_utf8(&entry.path).is_ok();
+        let text_target = std::str::from_utf8(target).is_ok();
+        let plain_time = entry.mtime.nanos == 0 && (0..=OCTAL_11_MAX as i64).contains(&entry.mtime.secs);
+        let slash: &[u8] = if entry.kind.is_directory() { b"/" } else { b"" };
+        let beyond = |n: u64, max: u64| (n > max).then(|| Decimal::of(n));
+        Extended {
+            binary: !(text_path && text_target),
+            path: (split.is_none() || !text_path).then_some([&entry.path, slash]),
+            linkpath: (target.len() > NAME_FIELD_LEN || !text_target).then_some(target),
+            size: beyond(size, OCTAL_11_MAX),
+            uid: beyond(entry.uid.into(), OCTAL_7_MAX),
+            gid: beyond(entry.gid.into(), OCTAL_7_MAX),
+            mtime: (!plain_time).then(|| Decimal::of_time(entry.mtime)),
+            split,
+        }
+    }
+
+    /// Keys and values, in the order they are written.
+    fn records(&self) -> impl Iterator<Item = (&'static [u8], [&[u8]; 2])> {
+        fn number(n: &Option<Decimal>) -> Option<[&[u8]; 2]> {
+            n.as_ref().map(|n| [n.text(), b""])
+        }
+        let records: [(&'static [u8], Option<[&[u8]; 2]>); 7] = [
+            (b"hdrcharset", self.binary.then_some([b"BINARY", b""])),
+            (b"path", self.path),
+            (b"linkpath", self.linkpath.map(|target| [target, b""])),
+            (b"size", number(&self.size)),
+            (b"uid", number(&self.uid)),
+            (b"gid", number(&self.gid)),
+            (b"mtime", number(&self.mtime)),
+        ];
+        records.into_iter().filter_map(|(key, value)| Some((key, value?)))
+    }
+
+    fn body_len(&self) -> usize {
+        self.records().map(|(key, value)| record_len(key.len(), value[0].len() + value[1].len())).sum()
+    }
+}
+
+fn extended_fields(body_len: u64) -> Fields<'static> {
+    Fields {
+        type_flag: b'x',
+        name: b"././@PaxHeader",
+        slash: false,
+        prefix: b"",
+        linkname: b"",
+        mode: 0o644,
+        uid: 0,
+        gid: 0,
+        size: body_len,
+        mtime: 0,
+    }
+}
+
+fn base_fields<'a>(entry: &'a Entry, extended: &Extended<'a>) -> Fields<'a> {
+    let type_flag = match entry.kind {
+        EntryKind::File { .. } => b'0',
+        EntryKind::Hardlink { .. } => b'1',
+        EntryKind::Symlink { .. } => b'2',
+        EntryKind::Directory => b'5',
+        EntryKind::Fifo => b'6',
+    };
+    let within = |n: u64, max: u64| if n <= max { n } else { 0 };
+    let (prefix, name) = extended.split.unwrap_or_else(|| (b"", stand_in(entry)));
+    let target = entry.kind.target().unwrap_or_default();
+    Fields {
+        type_flag,
+        name,
+        slash: entry.kind.is_directory(),
+        prefix,
+        linkname: &target[..target.len().min(NAME_FIELD_LEN)],
+        mode: entry.mode.into(),
+        uid: within(entry.uid.into(), OCTAL_7_MAX),
+        gid: within(entry.gid.into(), OCTAL_7_MAX),
+        size: within(entry.kind.content_len(), OCTAL_11_MAX),
+        mtime: within(entry.mtime.secs.try_into().unwrap_or(0), OCTAL_11_MAX),
+    }
+}
+
+/// Prefix and name, the name without a directory's slash.
+type Split<'a> = (&'a [u8], &'a [u8]);
+
+/// Divide a path over the two fields of the block, if it fits.
+fn split(entry: &Entry) -> Option<Split<'_>> {
+    let path = &entry.path[..];
+    if path.is_empty() {
+        return Some((b"", b"."));
+    }
+    let name_max = NAME_FIELD_LEN - usize::from(entry.kind.is_directory());
+    if path.len() <= name_max {
+        return Some((b"", path));
+    }
+    // The slash between the two is in neither.
+    let first = path.len() - name_max - 1;
+    let slash = first + path[first..].iter().take(PREFIX_FIELD_LEN + 1).position(|b| *b == b'/')?;
+    (slash <= PREFIX_FIELD_LEN).then(|| (&path[..slash], &path[slash + 1..]))
+}
+
+/// What the block is called when the path is in the extended header. One component: a reader that knows no extended
+/// headers puts it nowhere but in front of itself, and a cut can neither end in a slash nor make a `..`.
+fn stand_in(entry: &Entry) -> &[u8] {
+    let name = entry.path.rsplit(|b| *b == b'/').next().unwrap_or_default();
+    &name[..name.len().min(NAME_FIELD_LEN - usize::from(entry.kind.is_directory()))]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::archive::{Parser, Timestamp};
+
+    fn file(path: impl AsRef<[u8]>) -> Entry {
+        Entry {
+            path: path.as_ref().to_vec(),
+            kind: EntryKind::File { size: 5 },
+            mode: 0o644,
+            uid: 1000,
+            gid: 1000,
+            mtime: Timestamp { secs: 1, nanos: 0 },
+        }
+    }
+
+    fn written(entry: &Entry) -> Vec<u8> {
+        let mut out = vec![0xaa; header_len(entry)];
+        assert_eq!(write_header(entry, &mut out), out.len());
+        let parsed = Parser::new().next(&out).unwrap().unwrap();
+        assert_eq!((&parsed.entry, parsed.header_len), (entry, out.len()));
+        out
+    }
+
+    #[test]
+    fn what_a_plain_block_can_say_takes_one_block() {
+        let long = [&b"p".repeat(155)[..], b"/", &b"n".repeat(100)].concat();
+        let plain = [
+            file("a"),
+            file("n".repeat(100)),
+            file(long),
+            file("é"),
+            Entry { uid: 2097151, gid: 2097151, mode: 0o7777, ..file("ids") },
+            Entry { mtime: Timestamp { secs: 8589934591, nanos: 0 }, ..file("2242") },
+            Entry { kind: EntryKind::File { size: 8589934591 }, ..file("8G") },
+            Entry { kind: EntryKind::Symlink { target: vec![b't'; 100] }, ..file("link") },
+            Entry { kind: EntryKind::Directory, ..file("n".repeat(99)) },
+            Entry { kind: EntryKind::Directory, ..file("") },
+        ];
+        for entry in plain {
+            assert_eq!(written(&entry).len(), 512, "{entry:?}");
+        }
+    }
+
+    #[test]
+    fn what_it_cannot_say_takes_an_extended_header() {
+        let extended = [
+            (file("n".repeat(101)), "111 path="),
+            (Entry { kind: EntryKind::Directory, ..file("n".repeat(100)) }, "111 path="),
+            (file([&b"p".repeat(156)[..], b"/", &b"n".repeat(100)].concat()), "267 path="),
+            (file(b"\xff"), "21 hdrcharset=BINARY\n9 path=\u{fffd}\n"),
+            (Entry { uid: 2097152, ..file("uid") }, "15 uid=2097152\n"),
+            (Entry { gid: u32::MAX - 1, ..file("gid") }, "18 gid=4294967294\n"),
+            (Entry { mtime: Timestamp { secs: 8589934592, nanos: 0 }, ..file("2242") }, "20 mtime=8589934592\n"),
+            (Entry { mtime: Timestamp { secs: -2, nanos: 500_000_000 }, ..file("1969") }, "14 mtime=-1.5\n"),
+            (Entry { mtime: Timestamp { secs: 3, nanos: 1 }, ..file("ns") }, "21 mtime=3.000000001\n"),
+            (Entry { kind: EntryKind::File { size: 8589934592 }, ..file("8G") }, "19 size=8589934592\n"),
+            (Entry { kind: EntryKind::Symlink { target: vec![b't'; 101] }, ..file("link") }, "115 linkpath="),
+            (
+                Entry { kind: EntryKind::Symlink { target: vec![0xff] }, ..file("link") },
+                "21 hdrcharset=BINARY\n14 linkpath=\u{fffd}\n",
+            ),
+        ];
+        for (entry, start) in extended {
+            let out = written(&entry);
+            assert_eq!(out.len(), 1536, "{entry:?}");
+            let body = String::from_utf8_lossy(&out[512..1024]);
+            assert!(body.starts_with(start), "{entry:?}: {body}");
+        }
+    }
+
+    #[test]
+    fn a_stand_in_name_neither_leaves_its_place_nor_names_a_directory() {
+        for path in [
+            "d/".repeat(200) + "..f",
+            "x".repeat(97) + "/.." + &"y".repeat(200),
+            "x".repeat(99) + "/" + &"y".repeat(200),
+            "x/".repeat(49) + "..." + &"/z".repeat(80),
+        ] {
+            let out = written(&file(&path));
+            let name = &out[out.len() - 512..][..100];
+            assert!(!name.contains(&b'/') && !name.starts_with(b"..\0") && !name.starts_with(b".\0"), "{path}");
+        }
+    }
+}
