@@ -32,6 +32,12 @@ pub const HANDSHAKE_MAX: usize = 4 << 10;
 /// Bytes of text in a reason sent to the peer.
 pub const REASON_MAX: usize = 1 << 10;
 
+/// Bytes of a path in a note on the wire; longer ones are cut and marked.
+pub const NOTE_PATH_MAX: usize = 4 << 10;
+
+/// Notes in one control frame.
+pub const NOTES_PER_FRAME_MAX: usize = 1 << 10;
+
 /// A path inside the archive, bytes. Far beyond `PATH_MAX`: ten thousand levels of thirty bytes fit.
 pub const PATH_LEN_MAX: usize = 384 << 10;
 
@@ -94,7 +100,7 @@ pub const PENDING_PER_ADDRESS_MAX: usize = 8;
 pub const PORT: u16 = 7411;
 
 const _: () = assert!(CHUNK_LEN.is_power_of_two() && CHUNK_LEN >= 1024);
-const _: () = assert!(CHUNK_LEN % WRITE_LEN == 0);
+const _: () = assert!(CHUNK_LEN.is_multiple_of(WRITE_LEN));
 const _: () = assert!(WINDOW_DEFAULT <= WINDOW_MAX && WINDOW_MAX.is_multiple_of(64));
 const _: () = assert!(PATH_LEN_MAX * 2 + TARGET_LEN_MAX < PAX_LEN_MAX);
 const _: () = assert!(PAX_LEN_MAX + 4 * 512 <= CHUNK_LEN);

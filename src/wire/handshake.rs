@@ -1,0 +1,288 @@
+//! What is said on a connection before frames begin.
+
+use super::address::{self, Address};
+use super::codec::{self, Fields, bounded};
+use super::{PUBLISHED_KEY, TagKey, VERSION, WireError};
+use crate::error::ExitCode;
+use crate::ids::{LinkId, SessionId};
+use crate::limits::{HANDSHAKE_MAX, NAME_LEN_MAX, REASON_MAX, WINDOW_MAX};
+
+/// Bytes of a handshake message before its body.
+pub const PREFIX_LEN: usize = 16;
+
+const MAGIC: [u8; 8] = *b"blast\r\n\0";
+const MAC_LEN: usize = 16;
+
+const KIND_HELLO: u8 = 1;
+const KIND_WELCOME: u8 = 2;
+const KIND_JOIN: u8 = 3;
+const KIND_JOINED: u8 = 4;
+const KIND_REFUSE: u8 = 5;
+
+const OFFER_TREE: u8 = 1;
+const OFFER_FILE: u8 = 2;
+const OFFER_STREAM: u8 = 3;
+
+const LAYOUT_ARCHIVE: u8 = 1;
+const LAYOUT_RAW: u8 = 2;
+
+const _: () = assert!(16 + 8 + address::ADDRESSES_MAX * address::ADDRESS_LEN + 2 <= HANDSHAKE_MAX);
+const _: () = assert!(HANDSHAKE_MAX <= u16::MAX as usize);
+
+/// What the sender has to offer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Offer {
+    /// Directories, or several sources.
+    Tree {
+        /// How many sources were named; at least 1.
+        sources: u32,
+    },
+    /// One regular file.
+    File {
+        /// Its last name: one component, never `.` or `..`.
+        name: Vec<u8>,
+        /// Its size when it was looked at.
+        size: u64,
+    },
+    /// Standard input.
+    Stream,
+}
+
+/// How the stream is laid out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Layout {
+    /// One tar archive.
+    Archive,
+    /// The file's or stream's bytes.
+    Raw,
+}
+
+/// Handshake messages, before frames begin.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Handshake {
+    /// The first connection's opening.
+    Hello {
+        /// The session that begins.
+        session: SessionId,
+        /// What will be sent.
+        offer: Offer,
+    },
+    /// The listener agrees.
+    Welcome {
+        /// The session, repeated.
+        session: SessionId,
+        /// What the receiver wants to be sent.
+        layout: Layout,
+        /// Chunks the receiver holds at most; 1 to [`WINDOW_MAX`].
+        window_chunks: u32,
+        /// Where it can be reached; at most [`super::ADDRESSES_MAX`].
+        addresses: Vec<Address>,
+    },
+    /// A further connection of a session.
+    Join {
+        /// The session.
+        session: SessionId,
+        /// The new connection's id, chosen by the dialer.
+        link: LinkId,
+        /// Fresh random bytes.
+        nonce: [u8; 16],
+    },
+    /// The listener agrees.
+    Joined {
+        /// The session, repeated.
+        session: SessionId,
+        /// The link, repeated.
+        link: LinkId,
+        /// The dialer's nonce, repeated.
+        nonce: [u8; 16],
+    },
+    /// The listener does not agree.
+    Refuse {
+        /// The exit code for the dialer.
+        code: ExitCode,
+        /// Why, in words; cut to [`REASON_MAX`] bytes. Escape before printing.
+        reason: String,
+    },
+}
+
+/// The first bytes of a handshake message, checked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HandshakePrefix {
+    bytes: [u8; PREFIX_LEN],
+    kind: u8,
+    body_len: u16,
+}
+
+impl HandshakePrefix {
+    /// Bytes that follow: the body, at most [`HANDSHAKE_MAX`], and the MAC.
+    pub fn rest_len(&self) -> usize {
+        usize::from(self.body_len) + MAC_LEN
+    }
+}
+
+/// Append a handshake message.
+pub fn encode_handshake(message: &Handshake, key: &TagKey, out: &mut Vec<u8>) {
+    let start = out.len();
+    out.extend_from_slice(&MAGIC);
+    out.extend_from_slice(&VERSION.to_le_bytes());
+    out.extend_from_slice(&[kind(message), 0, 0, 0, 0, 0]);
+    put_body(message, out);
+    let body_len = out.len() - start - PREFIX_LEN;
+    assert!(body_len <= HANDSHAKE_MAX, "a handshake message fits its bound by construction");
+    out[start + 12..start + 14].copy_from_slice(&(body_len as u16).to_le_bytes());
+    let key = if matches!(message, Handshake::Refuse { .. }) { &PUBLISHED_KEY } else { key };
+    let mac = key.tag(&out[start..]);
+    out.extend_from_slice(&mac);
+}
+
+/// The first bytes of a handshake message. Another version's are refused, unless they begin a Refuse, which every
+/// version understands. Allocates nothing.
+pub fn decode_handshake_prefix(bytes: &[u8; PREFIX_LEN]) -> Result<HandshakePrefix, WireError> {
+    let mut fields = Fields::of("handshake", bytes);
+    let first: [u8; 8] = fields.array()?;
+    if first != MAGIC {
+        return Err(WireError::NotBlast { first });
+    }
+    let version = fields.u16()?;
+    let kind = fields.u8()?;
+    if version != VERSION && kind != KIND_REFUSE {
+        return Err(WireError::Version { theirs: version });
+    }
+    let reserved = fields.u8()?;
+    let body_len = bounded("handshake message", fields.u16()?.into(), HANDSHAKE_MAX)? as u16;
+    if version == VERSION && (reserved != 0 || fields.u16()? != 0) {
+        return Err(WireError::Reserved("handshake message"));
+    }
+    if !(KIND_HELLO..=KIND_REFUSE).contains(&kind) {
+        return Err(WireError::Kind { what: "handshake message", kind });
+    }
+    Ok(HandshakePrefix { bytes: *bytes, kind, body_len })
+}
+
+/// The rest of a handshake message: [`HandshakePrefix::rest_len`] bytes. Checks the MAC first.
+pub fn decode_handshake(prefix: &HandshakePrefix, rest: &[u8], key: &TagKey) -> Result<Handshake, WireError> {
+    let mut fields = Fields::of("handshake message", rest);
+    let body = fields.bytes(prefix.body_len.into())?;
+    let mac = fields.array::<MAC_LEN>()?;
+    fields.end()?;
+    let key = if prefix.kind == KIND_REFUSE { &PUBLISHED_KEY } else { key };
+    if !key.fits_parts(&mac, &[&prefix.bytes, body]) {
+        return Err(WireError::Tag("handshake message"));
+    }
+    match prefix.kind {
+        KIND_HELLO => hello(body),
+        KIND_WELCOME => welcome(body),
+        KIND_JOIN => {
+            let (session, link, nonce) = join(Fields::of("Join", body))?;
+            Ok(Handshake::Join { session, link, nonce })
+        }
+        KIND_JOINED => {
+            let (session, link, nonce) = join(Fields::of("Joined", body))?;
+            Ok(Handshake::Joined { session, link, nonce })
+        }
+        _ => {
+            let mut fields = Fields::of("Refuse", body);
+            let code = ExitCode::from_wire(fields.u8()?);
+            let reason = fields.remainder("reason", HANDSHAKE_MAX)?;
+            Ok(Handshake::Refuse { code, reason: codec::reason(&reason[..codec::cut(reason, REASON_MAX)]) })
+        }
+    }
+}
+
+fn kind(message: &Handshake) -> u8 {
+    match message {
+        Handshake::Hello { .. } => KIND_HELLO,
+        Handshake::Welcome { .. } => KIND_WELCOME,
+        Handshake::Join { .. } => KIND_JOIN,
+        Handshake::Joined { .. } => KIND_JOINED,
+        Handshake::Refuse { .. } => KIND_REFUSE,
+    }
+}
+
+fn put_body(message: &Handshake, out: &mut Vec<u8>) {
+    match message {
+        Handshake::Hello { session, offer } => {
+            out.extend_from_slice(&session.0);
+            match offer {
+                Offer::Tree { sources } => {
+                    out.push(OFFER_TREE);
+                    out.extend_from_slice(&sources.to_le_bytes());
+                }
+                Offer::File { name, size } => {
+                    assert!(is_last_name(name), "a file's last name is one component");
+                    out.push(OFFER_FILE);
+                    out.extend_from_slice(&size.to_le_bytes());
+                    out.extend_from_slice(name);
+                }
+                Offer::Stream => out.push(OFFER_STREAM),
+            }
+        }
+        Handshake::Welcome { session, layout, window_chunks, addresses } => {
+            out.extend_from_slice(&session.0);
+            let layout = match layout {
+                Layout::Archive => LAYOUT_ARCHIVE,
+                Layout::Raw => LAYOUT_RAW,
+            };
+            out.extend_from_slice(&[layout, 0, 0, 0]);
+            out.extend_from_slice(&window_chunks.to_le_bytes());
+            address::put_addresses(addresses, out);
+        }
+        Handshake::Join { session, link, nonce } | Handshake::Joined { session, link, nonce } => {
+            out.extend_from_slice(&session.0);
+            out.extend_from_slice(&link.0.to_le_bytes());
+            out.extend_from_slice(nonce);
+        }
+        Handshake::Refuse { code, reason } => {
+            out.push(*code as u8);
+            codec::put_reason(reason, out);
+        }
+    }
+}
+
+fn hello(body: &[u8]) -> Result<Handshake, WireError> {
+    let mut fields = Fields::of("Hello", body);
+    let session = SessionId(fields.array()?);
+    let offer = match fields.u8()? {
+        OFFER_TREE => Offer::Tree { sources: fields.u32()? },
+        OFFER_FILE => {
+            let size = fields.u64()?;
+            let name = fields.remainder("file's name", NAME_LEN_MAX)?;
+            if !is_last_name(name) {
+                return Err(fields.malformed("a file's name that is none"));
+            }
+            Offer::File { name: name.to_vec(), size }
+        }
+        OFFER_STREAM => Offer::Stream,
+        kind => return Err(WireError::Kind { what: "offer", kind }),
+    };
+    fields.end()?;
+    Ok(Handshake::Hello { session, offer })
+}
+
+fn welcome(body: &[u8]) -> Result<Handshake, WireError> {
+    let mut fields = Fields::of("Welcome", body);
+    let session = SessionId(fields.array()?);
+    let layout = match fields.u8()? {
+        LAYOUT_ARCHIVE => Layout::Archive,
+        LAYOUT_RAW => Layout::Raw,
+        kind => return Err(WireError::Kind { what: "layout", kind }),
+    };
+    fields.zeros::<3>()?;
+    let window_chunks = fields.u32()?;
+    if !(1..=WINDOW_MAX).contains(&window_chunks) {
+        return Err(fields.malformed("an impossible window"));
+    }
+    let addresses = address::addresses(&mut fields)?;
+    fields.end()?;
+    Ok(Handshake::Welcome { session, layout, window_chunks, addresses })
+}
+
+fn join(mut fields: Fields) -> Result<(SessionId, LinkId, [u8; 16]), WireError> {
+    let body = (SessionId(fields.array()?), LinkId(fields.u32()?), fields.array()?);
+    fields.end()?;
+    Ok(body)
+}
+
+fn is_last_name(name: &[u8]) -> bool {
+    !matches!(name, b"" | b"." | b"..") && name.len() <= NAME_LEN_MAX && !name.iter().any(|b| matches!(b, b'/' | 0))
+}
