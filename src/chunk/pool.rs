@@ -1,0 +1,214 @@
+//! A bounded pool of buffers. Memory for chunks is claimed here and nowhere else, so the pool's size is the bound of a
+//! side's memory and the length of every queue that chunks wait in.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
+
+type Hook = Box<dyn Fn() + Send + Sync>;
+
+/// Buffers of equal length, made when first needed and reused last in, first out, while they are warm in the cache.
+pub struct Pool {
+    count: usize,
+    buf_len: usize,
+    state: Mutex<State>,
+    returned: Condvar,
+    hook: OnceLock<Hook>,
+}
+
+struct State {
+    /// Buffers that nobody has.
+    free: Vec<Box<[u8]>>,
+    /// Buffers that exist, at most `count`.
+    made: usize,
+    closed: bool,
+}
+
+impl Pool {
+    /// A pool of at most `count` buffers of `buf_len` bytes each. No buffer is made yet.
+    pub fn new(count: usize, buf_len: usize) -> Arc<Pool> {
+        Arc::new(Pool {
+            count,
+            buf_len,
+            state: Mutex::new(State { free: Vec::with_capacity(count), made: 0, closed: false }),
+            returned: Condvar::new(),
+            hook: OnceLock::new(),
+        })
+    }
+
+    /// A buffer, as soon as there is one; its bytes are what its last user left. `None` once the pool is closed.
+    pub fn take(self: &Arc<Pool>) -> Option<Buf> {
+        let must_wait = |state: &mut State| !state.closed && state.free.is_empty() && state.made == self.count;
+        let state =
+            self.returned.wait_while(self.lock(), must_wait).expect("no thread panics while it holds this lock");
+        self.claim(state)
+    }
+
+    /// A buffer if there is one now and the pool is open.
+    pub fn try_take(self: &Arc<Pool>) -> Option<Buf> {
+        self.claim(self.lock())
+    }
+
+    /// Wake everybody who waits in [`Pool::take`], and give out no more buffers. Buffers that are out stay usable.
+    pub fn close(&self) {
+        self.lock().closed = true;
+        self.returned.notify_all();
+    }
+
+    /// Call `hook` after each return of a buffer, from the thread that dropped it and outside the pool's lock: it may
+    /// take buffers, but must not block, nor own the pool (neither would ever be freed). Can be set once.
+    pub fn on_return(&self, hook: impl Fn() + Send + Sync + 'static) {
+        assert!(self.hook.set(Box::new(hook)).is_ok(), "a pool has one hook");
+    }
+
+    /// Buffers that somebody has now.
+    pub fn taken(&self) -> usize {
+        let state = self.lock();
+        state.made - state.free.len()
+    }
+
+    /// Bytes of each buffer.
+    pub fn buf_len(&self) -> usize {
+        self.buf_len
+    }
+
+    fn claim(self: &Arc<Pool>, mut state: MutexGuard<State>) -> Option<Buf> {
+        if state.closed {
+            return None;
+        }
+        let bytes = match state.free.pop() {
+            Some(bytes) => bytes,
+            None if state.made < self.count => {
+                state.made += 1;
+                drop(state);
+                vec![0; self.buf_len].into_boxed_slice()
+            }
+            None => return None,
+        };
+        Some(Buf { bytes, pool: self.clone() })
+    }
+
+    fn give_back(&self, bytes: Box<[u8]>) {
+        self.lock().free.push(bytes);
+        self.returned.notify_one();
+        if let Some(hook) = self.hook.get() {
+            hook();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no thread panics while it holds this lock")
+    }
+}
+
+/// One buffer of a [`Pool`], which gets it back on drop. Dereferences to all its bytes.
+pub struct Buf {
+    bytes: Box<[u8]>,
+    pool: Arc<Pool>,
+}
+
+impl Buf {
+    /// Exchange the storage with another of the same length, so that a result in scratch memory becomes this buffer's
+    /// content without a copy.
+    pub(super) fn swap_storage(&mut self, other: &mut Box<[u8]>) {
+        assert_eq!(self.bytes.len(), other.len(), "buffers of one pool are equally long");
+        std::mem::swap(&mut self.bytes, other);
+    }
+}
+
+impl Deref for Buf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl DerefMut for Buf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+}
+
+impl Drop for Buf {
+    fn drop(&mut self) {
+        self.pool.give_back(std::mem::take(&mut self.bytes));
+    }
+}
+
+impl std::fmt::Debug for Buf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buf({} bytes)", self.bytes.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    use std::sync::mpsc;
+
+    #[test]
+    fn a_pool_makes_no_more_than_its_count_and_reuses_the_warmest() {
+        let pool = Pool::new(2, 64);
+        let mut first = pool.take().unwrap();
+        let second = pool.try_take().unwrap();
+        assert_eq!((first.len(), pool.taken()), (64, 2));
+        assert!(pool.try_take().is_none());
+        first[0] = 7;
+        drop(second);
+        drop(first);
+        assert_eq!(pool.taken(), 0);
+        assert_eq!(pool.take().unwrap()[0], 7, "the last one returned is the first one reused");
+    }
+
+    #[test]
+    fn a_waiting_taker_gets_the_buffer_that_comes_back() {
+        let pool = Pool::new(1, 1);
+        let only = pool.take().unwrap();
+        let (tell, told) = mpsc::channel();
+        let taker = std::thread::spawn({
+            let pool = pool.clone();
+            move || {
+                tell.send(()).unwrap();
+                pool.take().is_some()
+            }
+        });
+        told.recv().unwrap();
+        drop(only);
+        assert!(taker.join().unwrap());
+    }
+
+    #[test]
+    fn closing_wakes_every_taker_with_nothing_and_keeps_what_is_out() {
+        let pool = Pool::new(1, 8);
+        let only = pool.take().unwrap();
+        let takers: Vec<_> = (0..3)
+            .map(|_| {
+                let pool = pool.clone();
+                std::thread::spawn(move || pool.take().is_none())
+            })
+            .collect();
+        pool.close();
+        assert!(takers.into_iter().all(|t| t.join().unwrap()));
+        assert_eq!(only.len(), 8);
+        drop(only);
+        assert!(pool.try_take().is_none() && pool.take().is_none(), "closed stays closed, with buffers free");
+    }
+
+    #[test]
+    fn the_hook_runs_after_each_return_and_may_take() {
+        let pool = Pool::new(1, 1);
+        let calls = Arc::new(AtomicUsize::new(0));
+        pool.on_return({
+            let (calls, pool) = (calls.clone(), Arc::downgrade(&pool));
+            move || {
+                if calls.fetch_add(1, SeqCst) == 0 {
+                    let pool = pool.upgrade().expect("somebody returned a buffer to it");
+                    assert!(pool.try_take().is_some(), "the buffer is back before the hook runs");
+                }
+            }
+        });
+        drop(pool.take());
+        assert_eq!(calls.load(SeqCst), 2, "the hook's own buffer came back too");
+    }
+}

@@ -1,0 +1,306 @@
+//! Make a chunk ready for the wire, and undo it. One [`Sealer`] or [`Opener`] belongs to one worker thread; each keeps
+//! its codec's context and one scratch buffer, so that no chunk allocates.
+
+use std::io;
+
+use zstd::bulk::{Compressor, Decompressor};
+
+use super::{Buf, Chunk, ChunkHead, ChunkKind, Sealed, chunk_digest};
+use crate::ids::Seq;
+
+/// Bytes that are compressed to learn whether the rest is worth it: a sixteenth of a full chunk.
+const PROBE_LEN: usize = 64 << 10;
+
+/// The level of the probe at most: fast, but unlike the negative levels it also sees text without repetitions.
+const PROBE_LEVEL: i32 = 1;
+
+/// Compressed content is used if it is smaller by this part of itself (3 %): less is not worth the receiver's time.
+const GAIN_MIN: usize = 32;
+
+/// Seals chunks: digest, compress, (encrypt).
+pub struct Sealer {
+    compress: Option<Compress>,
+}
+
+struct Compress {
+    probe: Compressor<'static>,
+    whole: Compressor<'static>,
+    /// As long as the pool's buffers once there was a chunk to compress.
+    scratch: Box<[u8]>,
+}
+
+impl Sealer {
+    /// With zstd at that level, or without. zstd clamps levels that it does not have.
+    pub fn new(compress: Option<i32>) -> Sealer {
+        Sealer { compress: compress.map(Compress::new) }
+    }
+
+    /// Seal the first `len` bytes of `buf`. Order matters: the digest is of the content, whatever the payload becomes,
+    /// and is taken first, while the content is still in the cache of the worker that laid it out.
+    pub fn seal(&mut self, seq: Seq, kind: ChunkKind, len: usize, mut buf: Buf) -> Sealed {
+        let digest = chunk_digest(kind, &buf[..len]);
+        let compressed = self.compress.as_mut().and_then(|compress| compress.apply(len, &mut buf));
+        // Encryption belongs here: in place over the payload, keyed by session and key phase, nonce from `seq`. This
+        // version sends payloads as they are.
+        let payload_len = compressed.unwrap_or(len);
+        let head = ChunkHead {
+            seq,
+            kind,
+            content_len: len as u32,
+            payload_len: payload_len as u32,
+            zstd: compressed.is_some(),
+            digest,
+        };
+        Sealed { head, buf }
+    }
+}
+
+impl Compress {
+    fn new(level: i32) -> Compress {
+        let compressor = |level| Compressor::new(level).expect("a zstd context is a small allocation");
+        Compress { probe: compressor(level.min(PROBE_LEVEL)), whole: compressor(level), scratch: Box::default() }
+    }
+
+    /// Replace the content by one zstd frame if that shrinks it, and say how long the frame is.
+    fn apply(&mut self, len: usize, buf: &mut Buf) -> Option<usize> {
+        if self.scratch.len() != buf.len() {
+            self.scratch = vec![0; buf.len()].into_boxed_slice();
+        }
+        if len > 2 * PROBE_LEN {
+            shrink(&mut self.probe, &buf[..PROBE_LEN], &mut self.scratch)?;
+        }
+        let frame_len = shrink(&mut self.whole, &buf[..len], &mut self.scratch)?;
+        buf.swap_storage(&mut self.scratch);
+        Some(frame_len)
+    }
+}
+
+/// Compress into the room that a worthwhile result needs; `None` if it does not fit, which zstd finds out early.
+fn shrink(compressor: &mut Compressor, content: &[u8], room: &mut [u8]) -> Option<usize> {
+    let worthwhile = content.len() - content.len() / GAIN_MIN - 1.min(content.len());
+    compressor.compress_to_buffer(content, &mut room[..worthwhile]).ok()
+}
+
+/// Why a chunk could not be opened. The chunk is dropped and sent again.
+#[derive(thiserror::Error, Debug)]
+pub enum OpenError {
+    /// The content is not what its digest says.
+    #[error("the content does not match its digest")]
+    Digest,
+    /// The payload is not one zstd frame of the content's length.
+    #[error("the payload is not one zstd frame of the announced length")]
+    Frame,
+    /// zstd found the payload broken.
+    #[error("cannot decompress the payload: {0}")]
+    Zstd(#[from] io::Error),
+}
+
+/// Opens chunks: (decrypt), decompress, verify.
+pub struct Opener {
+    /// Made when first needed, and again after an error: a context is not used once it has failed.
+    zstd: Option<Decompressor<'static>>,
+    scratch: Box<[u8]>,
+}
+
+impl Opener {
+    /// Ready for chunks with and without compression.
+    pub fn new() -> Opener {
+        Opener { zstd: None, scratch: Box::default() }
+    }
+
+    /// Open the payload at the start of `buf`. On failure the buffer comes back, its bytes worthless. Writes no more
+    /// than the announced length, whatever the payload holds.
+    pub fn open(&mut self, head: &ChunkHead, mut buf: Buf) -> Result<Chunk, (OpenError, Buf)> {
+        // Decryption belongs here, the mirror of encryption in `Sealer::seal`.
+        if head.zstd
+            && let Err(error) = self.decompress(head, &mut buf)
+        {
+            return Err((error, buf));
+        }
+        let len = head.content_len as usize;
+        if chunk_digest(head.kind, &buf[..len]) != head.digest {
+            return Err((OpenError::Digest, buf));
+        }
+        Ok(Chunk { seq: head.seq, kind: head.kind, len, digest: head.digest, buf, release: None })
+    }
+
+    fn decompress(&mut self, head: &ChunkHead, buf: &mut Buf) -> Result<(), OpenError> {
+        let (payload, len) = (&buf[..head.payload_len as usize], head.content_len as usize);
+        let frame_len = zstd::zstd_safe::find_frame_compressed_size(payload);
+        let claimed = zstd::zstd_safe::get_frame_content_size(payload);
+        if frame_len != Ok(payload.len()) || !matches!(claimed, Ok(Some(claimed)) if claimed == len as u64) {
+            return Err(OpenError::Frame);
+        }
+        if self.scratch.len() != buf.len() {
+            self.scratch = vec![0; buf.len()].into_boxed_slice();
+        }
+        let mut zstd = match self.zstd.take() {
+            Some(zstd) => zstd,
+            None => Decompressor::new()?,
+        };
+        let written = zstd.decompress_to_buffer(payload, &mut self.scratch[..len])?;
+        self.zstd = Some(zstd);
+        if written != len {
+            return Err(OpenError::Frame);
+        }
+        buf.swap_storage(&mut self.scratch);
+        Ok(())
+    }
+}
+
+impl Default for Opener {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chunk::Pool;
+    use crate::limits::CHUNK_LEN;
+    use std::sync::Arc;
+
+    fn text(len: usize) -> Vec<u8> {
+        (0u32..).flat_map(|i| format!("line {i} of a file\n").into_bytes()).take(len).collect()
+    }
+
+    fn noise(len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        blake3::Hasher::new().finalize_xof().fill(&mut bytes);
+        bytes
+    }
+
+    fn filled(pool: &Arc<Pool>, content: &[u8]) -> Buf {
+        let mut buf = pool.take().unwrap();
+        buf[..content.len()].copy_from_slice(content);
+        buf
+    }
+
+    /// What arrives when `sealed` is sent, in another buffer with other bytes behind it.
+    fn arrived(pool: &Arc<Pool>, sealed: &Sealed) -> Buf {
+        let mut buf = pool.take().unwrap();
+        buf.fill(0xee);
+        buf[..sealed.payload().len()].copy_from_slice(sealed.payload());
+        buf
+    }
+
+    #[test]
+    fn what_is_sealed_opens_to_the_same_content() {
+        let pool = Pool::new(2, CHUNK_LEN);
+        let kinds = [
+            ChunkKind::Mixed,
+            ChunkKind::Data { offset: 0, sole: true },
+            ChunkKind::Data { offset: 5 << 20, sole: false },
+        ];
+        for compress in [None, Some(-1), Some(1), Some(3), Some(19)] {
+            let (mut sealer, mut opener) = (Sealer::new(compress), Opener::new());
+            for kind in kinds {
+                for content in [text(1), text(4096), text(CHUNK_LEN), noise(4096), noise(CHUNK_LEN)] {
+                    let sealed = sealer.seal(Seq(7), kind, content.len(), filled(&pool, &content));
+                    assert_eq!(sealed.head.digest, chunk_digest(kind, &content));
+                    assert!(
+                        !sealed.head.zstd || compress.is_some() && sealed.head.payload_len < sealed.head.content_len
+                    );
+                    let chunk = opener.open(&sealed.head, arrived(&pool, &sealed)).unwrap();
+                    assert!(chunk.content() == content, "{compress:?} {kind:?}, {} bytes", content.len());
+                }
+            }
+        }
+        assert_eq!(pool.taken(), 0, "scratch is not taken from the pool");
+    }
+
+    #[test]
+    fn an_empty_mixed_chunk_seals_and_opens() {
+        let pool = Pool::new(2, CHUNK_LEN);
+        let sealed = Sealer::new(Some(1)).seal(Seq(0), ChunkKind::Mixed, 0, pool.take().unwrap());
+        assert!(!sealed.head.zstd);
+        assert!(Opener::new().open(&sealed.head, arrived(&pool, &sealed)).unwrap().content().is_empty());
+    }
+
+    #[test]
+    fn text_is_compressed_and_noise_is_sent_as_it_is() {
+        let pool = Pool::new(1, CHUNK_LEN);
+        let mut sealer = Sealer::new(Some(3));
+        let text = sealer.seal(Seq(0), ChunkKind::Mixed, CHUNK_LEN, filled(&pool, &text(CHUNK_LEN)));
+        assert!(text.head.zstd && text.payload().len() < CHUNK_LEN / 3);
+        drop(text);
+        let content = noise(CHUNK_LEN);
+        let noise = sealer.seal(Seq(0), ChunkKind::Mixed, CHUNK_LEN, filled(&pool, &content));
+        assert!(!noise.head.zstd && noise.payload() == content);
+    }
+
+    #[test]
+    fn content_that_stops_shrinking_after_the_probe_is_sent_as_it_is() {
+        let pool = Pool::new(1, CHUNK_LEN);
+        let mut sealer = Sealer::new(Some(1));
+        let content = [text(PROBE_LEN / 4), noise(CHUNK_LEN - PROBE_LEN / 4)].concat();
+        for _ in 0..3 {
+            let sealed = sealer.seal(Seq(0), ChunkKind::Mixed, CHUNK_LEN, filled(&pool, &content));
+            assert!(!sealed.head.zstd && sealed.payload() == content);
+        }
+        let sealed = sealer.seal(Seq(0), ChunkKind::Mixed, CHUNK_LEN, filled(&pool, &text(CHUNK_LEN)));
+        assert!(sealed.head.zstd, "a sealer that gave up on one chunk compresses the next");
+    }
+
+    #[test]
+    fn one_changed_bit_is_found_and_the_opener_goes_on() {
+        let pool = Pool::new(2, CHUNK_LEN);
+        for compress in [None, Some(1)] {
+            let (mut sealer, mut opener) = (Sealer::new(compress), Opener::new());
+            let sealed = sealer.seal(Seq(0), ChunkKind::Mixed, 300_000, filled(&pool, &text(300_000)));
+            let last = sealed.payload().len() - 1;
+            for at in [0, 5, last / 2, last] {
+                let mut buf = arrived(&pool, &sealed);
+                buf[at] ^= 0x10;
+                let (_, returned) = opener.open(&sealed.head, buf).expect_err("a bit was changed");
+                drop(returned);
+                assert!(opener.open(&sealed.head, arrived(&pool, &sealed)).is_ok());
+            }
+        }
+    }
+
+    #[test]
+    fn a_frame_that_is_not_exactly_the_announced_one_is_refused() {
+        let pool = Pool::new(2, CHUNK_LEN);
+        let content = text(100_000);
+        let sealed = Sealer::new(Some(3)).seal(Seq(0), ChunkKind::Mixed, content.len(), filled(&pool, &content));
+        let frame = sealed.payload();
+        let mut unsized_frame = Vec::new();
+        let mut stream = zstd::stream::Encoder::new(&mut unsized_frame, 1).unwrap();
+        io::Write::write_all(&mut stream, &content).unwrap();
+        stream.finish().unwrap();
+        let bomb = zstd::bulk::compress(&vec![0; 64 << 20], 1).unwrap();
+        let skippable = [&0x184d_2a50_u32.to_le_bytes()[..], &4u32.to_le_bytes(), &[0; 4]].concat();
+        let hostile = [
+            ("a shorter frame than announced", zstd::bulk::compress(&content[1..], 3).unwrap()),
+            ("two frames", [frame, frame].concat()),
+            ("bytes after it", [frame, &[0]].concat()),
+            ("a frame cut short", frame[..frame.len() - 1].to_vec()),
+            ("a frame that does not say how long its content is", unsized_frame),
+            ("a frame of 64 MiB", bomb),
+            ("a skippable frame", skippable),
+            ("nothing", Vec::new()),
+        ];
+        let mut opener = Opener::new();
+        for (what, payload) in hostile {
+            let head = ChunkHead { payload_len: payload.len() as u32, ..sealed.head };
+            let (error, _) = opener.open(&head, filled(&pool, &payload)).expect_err(what);
+            assert!(matches!(error, OpenError::Frame), "{what}: {error}");
+        }
+        assert!(opener.scratch.is_empty(), "all of them were refused before anything was allocated");
+        assert!(opener.open(&sealed.head, arrived(&pool, &sealed)).unwrap().content() == content);
+    }
+
+    #[test]
+    fn a_chunks_buffer_is_free_when_its_release_runs() {
+        let pool = Pool::new(1, 64);
+        let sealed = Sealer::new(None).seal(Seq(3), ChunkKind::Mixed, 64, pool.take().unwrap());
+        let mut chunk = Opener::new().open(&sealed.head, sealed.buf).unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        let hook_pool = pool.clone();
+        chunk.release = Some(crate::chunk::Release::new(Arc::new(move || tell.send(hook_pool.taken()).unwrap())));
+        drop(chunk);
+        assert_eq!(told.try_iter().collect::<Vec<_>>(), [0], "once, with no buffer taken");
+    }
+}
