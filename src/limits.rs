@@ -91,6 +91,19 @@ pub const DRAIN: Duration = Duration::from_secs(2);
 /// Chunks in a row on one link that fail verification before the link is dropped for good.
 pub const CORRUPT_IN_A_ROW_MAX: u32 = 8;
 
+/// Copies of one chunk that fail verification, on whatever links, before the sender gives up: it is the chunk, or the
+/// peer, that is bad.
+pub const CHUNK_LOSSES_MAX: u32 = 64;
+
+/// A chunk is not late, and not sent once more on an idle link, before it has been out this long.
+pub const HEDGE_MIN: Duration = Duration::from_millis(10);
+
+/// The same while no link has measured yet how long a chunk takes.
+pub const HEDGE_UNMEASURED: Duration = Duration::from_millis(200);
+
+/// A chunk that is in flight twice is not sent a third time before this long after the second.
+pub const HEDGE_AGAIN: Duration = Duration::from_secs(2);
+
 /// Connections that have not finished their handshake: in all, and from one address.
 pub const PENDING_MAX: usize = 64;
 /// See [`PENDING_MAX`].
@@ -102,6 +115,7 @@ pub const PORT: u16 = 7411;
 const _: () = assert!(CHUNK_LEN.is_power_of_two() && CHUNK_LEN >= 1024);
 const _: () = assert!(CHUNK_LEN.is_multiple_of(WRITE_LEN));
 const _: () = assert!(WINDOW_DEFAULT <= WINDOW_MAX && WINDOW_MAX.is_multiple_of(64));
+const _: () = assert!(LINKS_MAX <= 64, "one bit of a word for each link");
 const _: () = assert!(PATH_LEN_MAX * 2 + TARGET_LEN_MAX < PAX_LEN_MAX);
 const _: () = assert!(PAX_LEN_MAX + 4 * 512 <= CHUNK_LEN);
 const _: () = assert!(HEARTBEAT.as_millis() * 3 < IDLE_TIMEOUT.as_millis());

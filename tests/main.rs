@@ -1,1 +1,1 @@
-fn main() {}
+//! Behaviour, in one binary: each module says at its top what it shows.
