@@ -1,6 +1,9 @@
 //! One 512-byte ustar block, to bytes and back. The fields' places and the magic are the `tar` crate's; numbers and
 //! the checksum are ours, since a block has one form only and is written once for each small file.
 
+use std::ffi::CStr;
+use std::sync::LazyLock;
+
 use super::{ArchiveError, BLOCK_LEN};
 
 /// The largest number in a field of eleven digits (size, mtime) and of seven (mode, ids).
@@ -27,9 +30,20 @@ pub(super) struct Fields<'a> {
     pub(super) mtime: u64,
 }
 
+/// What all blocks have in common. The checksum is spaces, as they count while it is computed. Made once: the crate
+/// formats a number for it, which would cost as much as all else here.
+static BLANK: LazyLock<tar::Header> = LazyLock::new(|| {
+    let mut header = tar::Header::new_ustar();
+    let ustar = header.as_ustar_mut().expect("this header is one");
+    write_octal(0, &mut ustar.dev_major);
+    write_octal(0, &mut ustar.dev_minor);
+    ustar.cksum = [b' '; 8];
+    header
+});
+
 /// Write a block to `out`, which is one block long. Every field must fit.
 pub(super) fn write_block(fields: &Fields<'_>, out: &mut [u8]) {
-    let mut header = tar::Header::new_ustar();
+    let mut header = BLANK.clone();
     let ustar = header.as_ustar_mut().expect("this header is one");
     ustar.name[..fields.name.len()].copy_from_slice(fields.name);
     if fields.slash {
@@ -43,10 +57,7 @@ pub(super) fn write_block(fields: &Fields<'_>, out: &mut [u8]) {
     write_octal(fields.gid, &mut ustar.gid);
     write_octal(fields.size, &mut ustar.size);
     write_octal(fields.mtime, &mut ustar.mtime);
-    write_octal(0, &mut ustar.dev_major);
-    write_octal(0, &mut ustar.dev_minor);
-    ustar.cksum = *b"        ";
-    let sum = header.as_bytes().iter().map(|b| u64::from(*b)).sum();
+    let sum = sum(header.as_bytes());
     let ustar = header.as_ustar_mut().expect("this header is one");
     write_octal(sum, &mut ustar.cksum[..7]);
     out.copy_from_slice(header.as_bytes());
@@ -55,9 +66,9 @@ pub(super) fn write_block(fields: &Fields<'_>, out: &mut [u8]) {
 /// Read a block. Only what [`write_block`] writes passes for a number; the rest of the block is not looked at.
 pub(super) fn read_block(block: &[u8; BLOCK_LEN]) -> Result<Fields<'_>, ArchiveError> {
     let ustar = tar::Header::from_byte_slice(block).as_ustar().ok_or(ArchiveError::NotUstar)?;
-    let in_field = ustar.cksum.iter().map(|b| u64::from(*b)).sum::<u64>();
-    let sum = block.iter().map(|b| u64::from(*b)).sum::<u64>() - in_field + 8 * u64::from(b' ');
-    if read_octal(&ustar.cksum[..7]) != Some(sum) || ustar.cksum[7] != b' ' {
+    let in_field: u64 = ustar.cksum.iter().map(|b| u64::from(*b)).sum();
+    let expected = sum(block) - in_field + 8 * u64::from(b' ');
+    if read_octal(&ustar.cksum[..7]) != Some(expected) || ustar.cksum[7] != b' ' {
         return Err(ArchiveError::Checksum);
     }
     let name = text(&ustar.name);
@@ -77,10 +88,21 @@ pub(super) fn read_block(block: &[u8; BLOCK_LEN]) -> Result<Fields<'_>, ArchiveE
     })
 }
 
+/// The sum of a block's bytes, even and odd ones in lanes of sixteen bits, which the 64 words cannot fill.
+fn sum(block: &[u8; BLOCK_LEN]) -> u64 {
+    const LANES: u64 = 0x00ff_00ff_00ff_00ff;
+    let (words, _) = block.as_chunks::<8>();
+    let mut lanes = 0;
+    for word in words {
+        let word = u64::from_le_bytes(*word);
+        lanes += (word & LANES) + (word >> 8 & LANES);
+    }
+    (0..4).map(|lane| lanes >> (16 * lane) & 0xffff).sum()
+}
+
 /// A field's text: up to the first NUL, or all of it.
 fn text(field: &[u8]) -> &[u8] {
-    let len = field.iter().position(|b| *b == 0).unwrap_or(field.len());
-    &field[..len]
+    CStr::from_bytes_until_nul(field).map_or(field, CStr::to_bytes)
 }
 
 fn write_octal(mut n: u64, field: &mut [u8]) {

@@ -7,7 +7,8 @@
 use super::entry::shown;
 use super::header::{Fields, read_block};
 use super::pax::{parse_decimal, parse_time, split_record};
-use super::{ArchiveError, BLOCK_LEN, END, Entry, EntryKind, Timestamp, header_len, padding, write_header};
+use super::write::is_header;
+use super::{ArchiveError, BLOCK_LEN, END, Entry, EntryKind, Timestamp, padding};
 use crate::limits::PAX_LEN_MAX;
 
 /// One entry found in the bytes. Its content, if it has any, begins `header_len` bytes further on.
@@ -48,29 +49,26 @@ impl Parser {
             Some(_) if self.ended => return Err(ArchiveError::AfterEnd { offset: 0 }),
             Some(_) => {}
         }
-        let mut header_len_read = 0;
+        let mut header_len = 0;
         let mut fields = read_block(block_at(bytes, 0)?)?;
         let mut records = Records::default();
         if fields.type_flag == b'x' {
             let body = extended_body(bytes, &fields)?;
-            header_len_read = BLOCK_LEN + body.len() + padding(body.len() as u64);
+            header_len = BLOCK_LEN + body.len() + padding(body.len() as u64);
             records = Records::parse(body)?;
-            fields = read_block(block_at(bytes, header_len_read)?)?;
+            fields = read_block(block_at(bytes, header_len)?)?;
             if fields.type_flag == b'x' {
                 return Err(ArchiveError::TwoExtended);
             }
         }
-        header_len_read += BLOCK_LEN;
+        header_len += BLOCK_LEN;
         let entry = assemble(&fields, &records)?;
         entry.check()?;
 
-        let len = header_len(&entry);
-        self.canonical.resize(self.canonical.len().max(len), 0);
-        write_header(&entry, &mut self.canonical);
-        if self.canonical[..len] != bytes[..header_len_read] {
+        if !is_header(&entry, &bytes[..header_len], &mut self.canonical) {
             return Err(ArchiveError::NotCanonical { path: shown(&entry.path) });
         }
-        Ok(Some(Parsed { entry, header_len: len }))
+        Ok(Some(Parsed { entry, header_len }))
     }
 
     fn end(&mut self, bytes: &[u8]) -> Result<(), ArchiveError> {

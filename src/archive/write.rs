@@ -6,10 +6,7 @@ use super::{BLOCK_LEN, Entry, EntryKind, padding};
 
 /// Bytes of an entry's header, a multiple of [`BLOCK_LEN`]: what [`write_header`] will write.
 pub fn header_len(entry: &Entry) -> usize {
-    match Extended::of(entry).body_len() {
-        0 => BLOCK_LEN,
-        body_len => 2 * BLOCK_LEN + body_len + padding(body_len as u64),
-    }
+    Extended::of(entry).header_len()
 }
 
 /// Write an entry's header at the start of `out`, which need not be zeroed; returns its length. The entry must pass
@@ -17,26 +14,43 @@ pub fn header_len(entry: &Entry) -> usize {
 pub fn write_header(entry: &Entry, out: &mut [u8]) -> usize {
     debug_assert_eq!(entry.check(), Ok(()));
     let extended = Extended::of(entry);
-    let body_len = extended.body_len();
-    let mut at = 0;
-    if body_len > 0 {
-        write_block(&extended_fields(body_len as u64), &mut out[..BLOCK_LEN]);
-        at = BLOCK_LEN;
+    let len = extended.header_len();
+    write_extended(entry, &extended, &mut out[..len]);
+    len
+}
+
+/// Whether `bytes` are an entry's header as [`write_header`] writes it. `scratch` is kept for its memory.
+pub(super) fn is_header(entry: &Entry, bytes: &[u8], scratch: &mut Vec<u8>) -> bool {
+    let extended = Extended::of(entry);
+    let len = extended.header_len();
+    if len != bytes.len() {
+        return false;
+    }
+    scratch.resize(scratch.len().max(len), 0);
+    write_extended(entry, &extended, &mut scratch[..len]);
+    scratch[..len] == *bytes
+}
+
+fn write_extended(entry: &Entry, extended: &Extended<'_>, out: &mut [u8]) {
+    let base = out.len() - BLOCK_LEN;
+    if extended.body_len > 0 {
+        write_block(&extended_fields(extended.body_len as u64), &mut out[..BLOCK_LEN]);
+        let mut at = BLOCK_LEN;
         for (key, value) in extended.records() {
             at += write_record(key, value, &mut out[at..]);
         }
-        let padding = padding(body_len as u64);
-        out[at..at + padding].fill(0);
-        at += padding;
+        out[at..base].fill(0);
     }
-    write_block(&base_fields(entry, &extended), &mut out[at..at + BLOCK_LEN]);
-    at + BLOCK_LEN
+    write_block(&base_fields(entry, extended), &mut out[base..]);
 }
+
+/// A record's value in its two parts, as [`write_record`] takes it.
+type Value<'a> = [&'a [u8]; 2];
 
 /// What the plain block cannot say of an entry.
 struct Extended<'a> {
     binary: bool,
-    path: Option<[&'a [u8]; 2]>,
+    path: Option<Value<'a>>,
     linkpath: Option<&'a [u8]>,
     size: Option<Decimal>,
     uid: Option<Decimal>,
@@ -44,6 +58,8 @@ struct Extended<'a> {
     mtime: Option<Decimal>,
     /// The path as the block takes it, if it does.
     split: Option<Split<'a>>,
+    /// Bytes of all records.
+    body_len: usize,
 }
 
 impl Extended<'_> {
@@ -56,7 +72,7 @@ impl Extended<'_> {
         let plain_time = entry.mtime.nanos == 0 && (0..=OCTAL_11_MAX as i64).contains(&entry.mtime.secs);
         let slash: &[u8] = if entry.kind.is_directory() { b"/" } else { b"" };
         let beyond = |n: u64, max: u64| (n > max).then(|| Decimal::of(n));
-        Extended {
+        let mut extended = Extended {
             binary: !(text_path && text_target),
             path: (split.is_none() || !text_path).then_some([&entry.path, slash]),
             linkpath: (target.len() > NAME_FIELD_LEN || !text_target).then_some(target),
@@ -65,15 +81,26 @@ impl Extended<'_> {
             gid: beyond(entry.gid.into(), OCTAL_7_MAX),
             mtime: (!plain_time).then(|| Decimal::of_time(entry.mtime)),
             split,
+            body_len: 0,
+        };
+        let record_lens = extended.records().map(|(key, value)| record_len(key.len(), value[0].len() + value[1].len()));
+        extended.body_len = record_lens.sum();
+        extended
+    }
+
+    fn header_len(&self) -> usize {
+        match self.body_len {
+            0 => BLOCK_LEN,
+            body_len => 2 * BLOCK_LEN + body_len + padding(body_len as u64),
         }
     }
 
     /// Keys and values, in the order they are written.
-    fn records(&self) -> impl Iterator<Item = (&'static [u8], [&[u8]; 2])> {
-        fn number(n: &Option<Decimal>) -> Option<[&[u8]; 2]> {
+    fn records(&self) -> impl Iterator<Item = (&'static [u8], Value<'_>)> {
+        fn number(n: &Option<Decimal>) -> Option<Value<'_>> {
             n.as_ref().map(|n| [n.text(), b""])
         }
-        let records: [(&'static [u8], Option<[&[u8]; 2]>); 7] = [
+        let records: [(&'static [u8], Option<Value<'_>>); 7] = [
             (b"hdrcharset", self.binary.then_some([b"BINARY", b""])),
             (b"path", self.path),
             (b"linkpath", self.linkpath.map(|target| [target, b""])),
@@ -83,10 +110,6 @@ impl Extended<'_> {
             (b"mtime", number(&self.mtime)),
         ];
         records.into_iter().filter_map(|(key, value)| Some((key, value?)))
-    }
-
-    fn body_len(&self) -> usize {
-        self.records().map(|(key, value)| record_len(key.len(), value[0].len() + value[1].len())).sum()
     }
 }
 
