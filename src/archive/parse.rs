@@ -186,3 +186,282 @@ fn assemble_path(fields: &Fields<'_>, records: &Records<'_>, directory: bool) ->
     path.extend_from_slice(fields.name);
     path
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::archive::header::write_block;
+    use crate::archive::pax::write_record;
+    use crate::archive::write_header;
+
+    fn entry(path: &str, kind: EntryKind) -> Entry {
+        let mtime = Timestamp { secs: 1_700_000_000, nanos: 0 };
+        Entry { path: path.into(), kind, mode: 0o644, uid: 1000, gid: 1000, mtime }
+    }
+
+    fn file(path: &str) -> Entry {
+        entry(path, EntryKind::File { size: 5 })
+    }
+
+    fn symlink(target: impl AsRef<[u8]>) -> Entry {
+        entry("link", EntryKind::Symlink { target: target.as_ref().to_vec() })
+    }
+
+    fn written(entry: &Entry) -> Vec<u8> {
+        let mut out = vec![0; super::super::header_len(entry)];
+        write_header(entry, &mut out);
+        out
+    }
+
+    /// A block that need not obey the rules.
+    fn block(type_flag: u8, name: &str, change: impl FnOnce(&mut Fields<'_>)) -> Vec<u8> {
+        let mut fields = Fields {
+            type_flag,
+            name: name.as_bytes(),
+            slash: type_flag == b'5',
+            prefix: b"",
+            linkname: b"",
+            mode: 0o644,
+            uid: 1000,
+            gid: 1000,
+            size: 0,
+            mtime: 1_700_000_000,
+        };
+        change(&mut fields);
+        let mut out = vec![0; BLOCK_LEN];
+        write_block(&fields, &mut out);
+        out
+    }
+
+    /// An extended header with these records, in this order, as our writer would frame it.
+    fn extended(records: &[(&str, &[u8])]) -> Vec<u8> {
+        let mut body = vec![0; 1 << 20];
+        let mut len = 0;
+        for (key, value) in records {
+            len += write_record(key.as_bytes(), [value, b""], &mut body[len..]);
+        }
+        body.truncate(len + padding(len as u64));
+        let mut out = block(b'x', "././@PaxHeader", |f| (f.uid, f.gid, f.mtime, f.size) = (0, 0, 0, len as u64));
+        out.extend(body);
+        out
+    }
+
+    /// The checksum, mended after a change.
+    fn mend(block: &mut [u8]) {
+        block[148..156].fill(b' ');
+        let sum: u32 = block.iter().map(|b| u32::from(*b)).sum();
+        block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    }
+
+    fn parse(bytes: &[u8]) -> Result<Option<Parsed>, ArchiveError> {
+        Parser::new().next(bytes)
+    }
+
+    fn refused(bytes: &[u8]) -> ArchiveError {
+        parse(bytes).expect_err("this must not pass")
+    }
+
+    #[test]
+    fn a_value_with_a_newline_and_a_record_in_it_stays_data() {
+        let target = [&b"t".repeat(120)[..], b"x\n15 path=evil.x\n"].concat();
+        let parsed = parse(&written(&symlink(&target))).unwrap().unwrap();
+        assert_eq!(parsed.entry, symlink(&target));
+
+        let name = "n".repeat(120) + "x\n15 path=evil.x\n";
+        assert_eq!(parse(&written(&file(&name))).unwrap().unwrap().entry.path, name.as_bytes());
+
+        // The same in an extended attribute: not carried yet, and the key that is named is the real one.
+        let mut hostile = extended(&[("SCHILY.xattr.user.a", b"x\n15 path=evil.x\n")]);
+        hostile.extend(written(&file("good")));
+        assert_eq!(refused(&hostile), ArchiveError::UnknownKey { key: "SCHILY.xattr.user.a".into() });
+    }
+
+    #[test]
+    fn the_end_is_two_zero_blocks_and_nothing_after_them() {
+        let mut parser = Parser::new();
+        assert_eq!(parser.next(&[]), Ok(None));
+        assert!(!parser.ended());
+        assert_eq!(parser.next(&END), Ok(None));
+        assert!(parser.ended());
+        assert_eq!(parser.next(&[0; 10_000]), Ok(None));
+        assert_eq!(parser.next(&written(&file("more"))), Err(ArchiveError::AfterEnd { offset: 0 }));
+
+        // A zero block too many hides nothing.
+        let lone = [&[0; BLOCK_LEN][..], &written(&file("hidden"))].concat();
+        assert_eq!(refused(&lone), ArchiveError::AfterEnd { offset: BLOCK_LEN });
+        let after = [&END[..], &written(&file("hidden"))].concat();
+        assert_eq!(refused(&after), ArchiveError::AfterEnd { offset: 2 * BLOCK_LEN });
+        assert_eq!(refused(&END[..1023]), ArchiveError::Truncated);
+    }
+
+    #[test]
+    fn a_header_cut_at_any_byte_is_refused() {
+        let whole = written(&file(&"p/".repeat(200).trim_end_matches('/').to_string()));
+        for len in 1..whole.len() {
+            assert_eq!(refused(&whole[..len]), ArchiveError::Truncated, "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn a_changed_byte_is_refused_and_what_mends_the_checksum_is_not_enough() {
+        let whole = written(&file("some/file"));
+        for at in 0..BLOCK_LEN {
+            let mut changed = whole.clone();
+            changed[at] ^= 0x40;
+            assert!(parse(&changed).is_err(), "byte {at}");
+        }
+        // User name, group name, device numbers, what follows a name's NUL, the block's tail.
+        for at in [60, 220, 265, 297, 330, 344, 510] {
+            let mut changed = whole.clone();
+            changed[at] = b'7';
+            mend(&mut changed);
+            assert!(matches!(refused(&changed), ArchiveError::NotCanonical { .. }), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn other_formats_and_types_are_refused_by_name() {
+        for magic in [b"ustar  \0", b"\0\0\0\0\0\0\0\0", b"ustar\x0001", b"USTAR\x0000"] {
+            let mut changed = written(&file("a"));
+            changed[257..265].copy_from_slice(magic);
+            mend(&mut changed);
+            assert_eq!(refused(&changed), ArchiveError::NotUstar);
+        }
+        for type_flag in *b"\x00347gLKSVDNX\xff" {
+            assert_eq!(refused(&block(type_flag, "a", |_| {})), ArchiveError::Type { type_flag });
+        }
+    }
+
+    #[test]
+    fn one_extended_header_with_known_keys_once_each() {
+        let path = b"n".repeat(200);
+        let base = block(b'0', &"n".repeat(100), |_| {});
+        let good = extended(&[("path", &path)]);
+        assert!(parse(&[&good[..], &base].concat()).is_ok());
+        assert_eq!(refused(&[&good[..], &good, &base].concat()), ArchiveError::TwoExtended);
+        let twice = extended(&[("path", &path), ("path", &path)]);
+        assert_eq!(refused(&[&twice[..], &base].concat()), ArchiveError::DuplicateKey { key: "path" });
+        for key in ["comment", "atime", "GNU.sparse.major", "SCHILY.acl.access", "Path", "uname", "", "a\nb"] {
+            let bytes = [extended(&[(key, b"1")]), base.clone()].concat();
+            assert_eq!(refused(&bytes), ArchiveError::UnknownKey { key: crate::error::escape(key.as_bytes()) });
+        }
+        let too_long = block(b'x', "././@PaxHeader", |f| f.size = PAX_LEN_MAX as u64 + 1);
+        assert_eq!(refused(&too_long), ArchiveError::ExtendedTooLong { len: PAX_LEN_MAX as u64 + 1 });
+        // Followed by the end instead of an entry.
+        assert_eq!(refused(&[&good[..], &END].concat()), ArchiveError::NotUstar);
+    }
+
+    #[test]
+    fn what_could_be_said_otherwise_is_said_in_one_way() {
+        let path = b"n".repeat(200);
+        let cut = "n".repeat(100);
+        for (what, bytes) in [
+            ("a path that fits", [extended(&[("path", b"a")]), block(b'0', "a", |_| {})].concat()),
+            ("another name in the block", [extended(&[("path", &path)]), block(b'0', "other", |_| {})].concat()),
+            (
+                "the order of records",
+                [extended(&[("uid", b"3000000"), ("path", &path)]), block(b'0', &cut, |f| f.uid = 0)].concat(),
+            ),
+            ("no records", [extended(&[]), block(b'0', "a", |_| {})].concat()),
+            ("an id that fits", [extended(&[("uid", b"1000")]), block(b'0', "a", |_| {})].concat()),
+            ("two ids", [extended(&[("uid", b"3000000")]), block(b'0', "a", |_| {})].concat()),
+            ("a size that fits", [extended(&[("size", b"5")]), block(b'0', "a", |f| f.size = 5)].concat()),
+            ("two sizes", [extended(&[("size", b"8589934592")]), block(b'0', "a", |f| f.size = 5)].concat()),
+            ("two times", [extended(&[("mtime", b"5.5")]), block(b'0', "a", |f| f.mtime = 6)].concat()),
+            ("a charset for nothing", [extended(&[("hdrcharset", b"BINARY")]), block(b'0', "a", |_| {})].concat()),
+            ("a directory without its slash", block(b'5', "d", |f| f.slash = false)),
+            ("a file with a slash", block(b'0', "f", |f| f.slash = true)),
+            ("a prefix for a short path", block(b'0', "b", |f| f.prefix = b"a")),
+            ("a target on a file", block(b'0', "a", |f| f.linkname = b"t")),
+        ] {
+            assert!(matches!(refused(&bytes), ArchiveError::NotCanonical { .. }), "{what}");
+        }
+    }
+
+    #[test]
+    fn only_files_have_content() {
+        for type_flag in *b"1256" {
+            let bytes = block(type_flag, "a", |f| (f.size, f.linkname) = (5, b"t"));
+            assert_eq!(refused(&bytes), ArchiveError::SizeWithoutContent);
+            let bytes = [extended(&[("size", b"8589934592")]), block(type_flag, "a", |f| f.linkname = b"t")].concat();
+            assert_eq!(refused(&bytes), ArchiveError::SizeWithoutContent);
+        }
+    }
+
+    #[test]
+    fn numbers_are_refused_unless_plain_and_in_range() {
+        for (at, len, field) in
+            [(100, 8, "mode"), (108, 8, "uid"), (116, 8, "gid"), (124, 12, "size"), (136, 12, "mtime")]
+        {
+            for start in [&b"\x80"[..], b"\xff", b" ", b"-", b"8", b"0x"] {
+                let mut changed = written(&file("a"));
+                changed[at..at + start.len()].copy_from_slice(start);
+                mend(&mut changed);
+                assert_eq!(refused(&changed), ArchiveError::Number { field }, "{}", start.escape_ascii());
+            }
+            let mut unended = written(&file("a"));
+            unended[at + len - 1] = b'0';
+            mend(&mut unended);
+            assert_eq!(refused(&unended), ArchiveError::Number { field });
+        }
+        assert_eq!(refused(&block(b'0', "a", |f| f.mode = 0o10644)), ArchiveError::Number { field: "mode" });
+        for field in ["uid", "gid", "size"] {
+            for text in ["", "-1", "+3000000", "03000000", "3e9", "0x1", "3000000 ", "18446744073709551616"] {
+                let bytes = [extended(&[(field, text.as_bytes())]), block(b'0', "a", |_| {})].concat();
+                assert_eq!(refused(&bytes), ArchiveError::Number { field }, "{field}={text}");
+            }
+        }
+        // -1 is "no change" to chown; file offsets are signed.
+        for (field, text) in [("uid", "4294967295"), ("gid", "4294967296"), ("size", "9223372036854775808")] {
+            let bytes = [extended(&[(field, text.as_bytes())]), block(b'0', "a", |_| {})].concat();
+            assert_eq!(refused(&bytes), ArchiveError::Number { field }, "{field}={text}");
+        }
+    }
+
+    #[test]
+    fn paths_that_lead_anywhere_else_are_refused() {
+        let long_name = "n".repeat(256);
+        let long_path = "d/".repeat(crate::limits::PATH_LEN_MAX / 2) + "ff";
+        for path in
+            ["/etc/passwd", "..", "../a", "a/..", "a/../../b", ".", "./a", "a/.", "a//b", "a//", "/", "//", "", "a\0b"]
+                .into_iter()
+                .chain([&long_name[..], &long_path])
+        {
+            let bytes = [extended(&[("path", path.as_bytes())]), block(b'0', "a", |_| {})].concat();
+            assert!(matches!(refused(&bytes), ArchiveError::Path { .. }), "file {path}");
+            let bytes = [extended(&[("linkpath", path.as_bytes())]), block(b'1', "a", |_| {})].concat();
+            assert!(matches!(refused(&bytes), ArchiveError::Path { .. }), "hard link to {path}");
+        }
+        for path in ["/etc", "..", "../a", "a/..", "a//b", "./a", "a/."] {
+            assert!(matches!(refused(&block(b'5', path, |_| {})), ArchiveError::Path { .. }), "directory {path}");
+            assert!(matches!(refused(&block(b'0', path, |_| {})), ArchiveError::Path { .. }), "file {path}");
+        }
+        assert!(matches!(refused(&block(b'0', "b", |f| f.prefix = b"..")), ArchiveError::Path { .. }));
+        assert!(matches!(refused(&block(b'0', "b", |f| f.prefix = b"/a")), ArchiveError::Path { .. }));
+        assert!(matches!(refused(&block(b'1', "a", |f| f.linkname = b"a")), ArchiveError::Path { .. }));
+        assert!(matches!(refused(&block(b'0', ".", |f| f.slash = true)), ArchiveError::Path { .. }));
+    }
+
+    #[test]
+    fn a_symbolic_links_target_is_data() {
+        for target in ["/etc/passwd", "../../../..", ".", "a//b/", " ", "link", "x:y", "-rf"] {
+            assert_eq!(parse(&written(&symlink(target))).unwrap().unwrap().entry, symlink(target));
+        }
+        let longest = "t".repeat(4095);
+        assert_eq!(parse(&written(&symlink(&longest))).unwrap().unwrap().entry, symlink(&longest));
+        for target in ["", "a\0b", &"t".repeat(4096)] {
+            let bytes = [extended(&[("linkpath", target.as_bytes())]), block(b'2', "a", |_| {})].concat();
+            assert!(matches!(refused(&bytes), ArchiveError::Target { .. }), "{} bytes", target.len());
+        }
+        assert!(matches!(refused(&block(b'2', "a", |_| {})), ArchiveError::Target { .. }));
+    }
+
+    #[test]
+    fn padding_must_be_zero() {
+        assert_eq!(check_padding(&[0; 511]), Ok(()));
+        assert_eq!(check_padding(&[0, 0, 1]), Err(ArchiveError::Padding));
+        let mut bytes = written(&file(&"n".repeat(200)));
+        bytes[1023] = 1;
+        assert!(matches!(refused(&bytes), ArchiveError::NotCanonical { .. }));
+    }
+}
