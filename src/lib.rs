@@ -10,10 +10,13 @@ pub mod ids;
 pub mod limits;
 pub mod link;
 pub mod options;
+pub mod recv;
 pub mod report;
+pub mod send;
 pub mod sink;
 pub mod source;
 pub mod stats;
+pub mod sys;
 pub mod wire;
 
 pub use error::{Error, ExitCode};

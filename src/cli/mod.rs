@@ -1,6 +1,109 @@
-//! Arguments, progress, exit codes, rendering of reports; the only printing.
+//! The program around the library: arguments, progress, reports, exit codes. The only room that prints, and the only
+//! one that reads the command line or the environment.
+//!
+//! Data owns standard output in `blast recv -`; the report then goes to standard error. Everywhere else the report is
+//! the result and goes to standard output, and all that is said meanwhile goes to standard error.
+
+mod args;
+mod exit;
+mod progress;
+mod render;
+
+use std::io::{self, IsTerminal, Write};
+use std::process;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::error::{Error, ExitCode};
+use crate::options::{Destination, Observer, RecvOptions, SendOptions};
+use crate::report::Report;
+use crate::stats::{Phase, Stats};
+use args::{Misuse, Request, Verbosity};
+use progress::{Progress, Screen};
+use render::Side;
 
 /// Run the program; the process exits with what this returns.
-pub fn main() -> std::process::ExitCode {
-    std::process::ExitCode::from(70)
+pub fn main() -> process::ExitCode {
+    exit::end_on_panic();
+    let code = match args::parse(std::env::args_os(), &|path| path.symlink_metadata().is_ok()) {
+        Ok(Request::Print(text)) => {
+            out(&text);
+            ExitCode::Whole
+        }
+        Ok(Request::Send(options, verbosity)) => {
+            run(Side::Send, verbosity, |observer, stats| crate::send::run(SendOptions { observer, ..options }, stats))
+        }
+        Ok(Request::Recv(options, verbosity)) => {
+            let to_stdout = options.destination == Destination::Stdout;
+            if to_stdout && io::stdout().is_terminal() {
+                misused(&Misuse {
+                    what: "standard output is a terminal, and 'recv -' writes raw bytes to it".to_owned(),
+                    hint: "send them into a pipe or a file: blast recv - | COMMAND".to_owned(),
+                })
+            } else {
+                let side = Side::Recv(options.destination.clone());
+                run(side, verbosity, |observer, stats| crate::recv::run(RecvOptions { observer, ..options }, stats))
+            }
+        }
+        Err(misuse) => misused(&misuse),
+    };
+    exit::code(code)
+}
+
+/// Run one transfer with everything that is shown around it.
+fn run(
+    side: Side,
+    verbosity: Verbosity,
+    transfer: impl FnOnce(Observer, Arc<Stats>) -> Result<Report, Error>,
+) -> ExitCode {
+    let stats = Arc::new(Stats::default());
+    let screen = Arc::new(Screen::new(verbosity));
+    let observer: Observer = {
+        let screen = screen.clone();
+        Arc::new(move |event| {
+            if let Some(said) = render::event(&event, verbosity) {
+                screen.say(&said);
+            }
+        })
+    };
+    let sending = side == Side::Send;
+    let progress = Progress::start(screen.clone(), stats.clone(), sending);
+    let outcome = transfer(observer, stats.clone());
+    drop(progress);
+    match outcome {
+        Ok(report) => {
+            if report.empty_stdin && verbosity > Verbosity::Quiet {
+                screen.say("warning: standard input was empty: a stream of 0 bytes was sent");
+            }
+            match (&side, verbosity) {
+                (_, Verbosity::Quiet) if report.code == ExitCode::Whole => {}
+                (_, Verbosity::Quiet) => screen.say(&render::partial(&report, &side)),
+                (Side::Recv(Destination::Stdout), _) => err(&render::report(&report, &side, verbosity)),
+                _ => out(&render::report(&report, &side, verbosity)),
+            }
+            report.code
+        }
+        Err(e) => {
+            let total = stats.found_all.load(Relaxed).then(|| stats.bytes_found.load(Relaxed));
+            let begun = stats.phase() != Phase::Waiting;
+            let incomplete = begun.then(|| render::incomplete(progress::done(&stats, sending), total));
+            screen.say(&render::failure(&e.to_string(), incomplete, e.hint()));
+            e.exit_code()
+        }
+    }
+}
+
+fn misused(misuse: &Misuse) -> ExitCode {
+    err(&format!("blast: {}\n", render::failure(&misuse.what, None, Some(&misuse.hint))));
+    ExitCode::Usage
+}
+
+/// Whoever reads our output may have gone (`| head`); that changes nothing about the transfer.
+fn out(text: &str) {
+    let mut out = io::stdout().lock();
+    let _ = out.write_all(render::printable(text).as_bytes()).and_then(|()| out.flush());
+}
+
+fn err(text: &str) {
+    let _ = io::stderr().write_all(render::printable(text).as_bytes());
 }

@@ -1,0 +1,636 @@
+//! Arguments: as typed (clap's structs), then as meant ([`SendOptions`], [`RecvOptions`]). Nothing is opened or
+//! resolved here; the one question put to the world, whether a path exists, is asked through a closure. Arguments are
+//! bytes: a path is never made text, and only the last operand of `send` is ever read as an address.
+
+use std::ffi::{OsStr, OsString};
+use std::net::{IpAddr, Ipv6Addr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::error::ErrorKind;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::error::escape;
+use crate::limits;
+use crate::options::{Destination, LinkSpec, RecvOptions, Schedule, SendOptions, Sources};
+
+/// How much is said on standard error.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
+pub enum Verbosity {
+    /// Errors, and what was left out.
+    Quiet,
+    /// Progress, what changed, the report.
+    Normal,
+    /// Every link that comes up and every note by name as well.
+    Verbose,
+}
+
+/// A command line as meant.
+pub enum Request {
+    /// Send something; the observer is not set yet.
+    Send(SendOptions, Verbosity),
+    /// Receive something; the observer is not set yet.
+    Recv(RecvOptions, Verbosity),
+    /// Print this text and be done (`--help`, `--version`).
+    Print(String),
+}
+
+/// A command line that cannot be meant.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Misuse {
+    /// What is wrong with it; may have several lines.
+    pub what: String,
+    /// What to type instead.
+    pub hint: String,
+}
+
+impl Misuse {
+    fn new(what: impl Into<String>, hint: impl Into<String>) -> Misuse {
+        Misuse { what: what.into(), hint: hint.into() }
+    }
+}
+
+/// Move a tree or a stream between two machines over every cable they share, verified.
+#[derive(Parser)]
+#[command(
+    name = "blast",
+    version,
+    disable_help_subcommand = true,
+    after_help = "On one machine 'blast recv /restore', on the other 'blast send /data HOST'.\nThis version neither \
+                  encrypts nor authenticates: use it on networks you trust."
+)]
+struct Typed {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Send files, directories or standard input to a machine where 'blast recv' runs
+    #[command(override_usage = "blast send [OPTIONS] SRC... HOST[:PORT]")]
+    Send(SendTyped),
+    /// Receive what 'blast send' sends
+    #[command(override_usage = "blast recv [OPTIONS] DEST")]
+    Recv(RecvTyped),
+}
+
+#[derive(Args)]
+struct SendTyped {
+    /// What to send (a directory, a file, or - for standard input) and, last, the machine to send it to; after a colon
+    /// the port. An IPv6 address with a port needs brackets: [fd00::1]:7411
+    #[arg(value_name = "SRC... HOST[:PORT]", num_args = 0..)]
+    operands: Vec<OsString>,
+    /// Use this interface, own address or address of the receiver; repeat for more (default: find all shared networks)
+    #[arg(long = "link", value_name = "IFACE|ADDR", value_parser = link)]
+    links: Vec<LinkSpec>,
+    /// Connections on each link (default: as many as pay)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=limits::LINKS_MAX as i64))]
+    streams: Option<u16>,
+    /// Compress with this zstd level, -7 to 22, what shrinks; 0 is off (default: off)
+    #[arg(long, value_name = "LEVEL", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-7..=22))]
+    compress: Option<i32>,
+    /// How chunks are spread over links: each takes the next when it has room, or strict rotation
+    #[arg(
+        long,
+        value_name = "pull|rr",
+        default_value = "pull",
+        hide_possible_values = true,
+        hide_default_value = true
+    )]
+    schedule: ScheduleTyped,
+    #[command(flatten)]
+    common: CommonTyped,
+}
+
+#[derive(Args)]
+struct RecvTyped {
+    /// Where it goes: a directory (empty, or not there yet), a file, or - for standard output
+    #[arg(value_name = "DEST", num_args = 0..)]
+    operands: Vec<OsString>,
+    /// Listen on this address only (default: on all, IPv4 and IPv6)
+    #[arg(long, value_name = "ADDR", value_parser = listen)]
+    listen: Option<IpAddr>,
+    /// Listen on this port; 0 takes a free one and prints it
+    #[arg(long, short, value_name = "PORT", default_value_t = limits::PORT)]
+    port: u16,
+    #[command(flatten)]
+    common: CommonTyped,
+}
+
+#[derive(Args)]
+struct CommonTyped {
+    /// Give up when every link has been silent for this long: seconds, or 90s, 10m, 2h (default: 10m)
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    timeout: Option<Duration>,
+    /// Memory for chunks on this side: bytes, or 64M, 1G (default: 128M)
+    #[arg(long, value_name = "SIZE", value_parser = window)]
+    window: Option<u32>,
+    /// Print errors only
+    #[arg(long, short, conflicts_with = "verbose")]
+    quiet: bool,
+    /// Print every link and every note as well
+    #[arg(long, short)]
+    verbose: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum ScheduleTyped {
+    Pull,
+    Rr,
+}
+
+impl CommonTyped {
+    fn verbosity(&self) -> Verbosity {
+        match (self.quiet, self.verbose) {
+            (true, _) => Verbosity::Quiet,
+            (_, true) => Verbosity::Verbose,
+            _ => Verbosity::Normal,
+        }
+    }
+}
+
+/// Read a whole command line, the program's name first. `exists` says whether a path names anything here, following no
+/// link.
+pub fn parse(args: impl IntoIterator<Item = OsString>, exists: &dyn Fn(&Path) -> bool) -> Result<Request, Misuse> {
+    let typed = match Typed::try_parse_from(args) {
+        Ok(typed) => typed,
+        Err(e) => return from_clap(&e),
+    };
+    match typed.command {
+        Command::Send(typed) => {
+            let verbosity = typed.common.verbosity();
+            Ok(Request::Send(send(typed, exists)?, verbosity))
+        }
+        Command::Recv(typed) => {
+            let verbosity = typed.common.verbosity();
+            Ok(Request::Recv(recv(typed)?, verbosity))
+        }
+    }
+}
+
+fn send(typed: SendTyped, exists: &dyn Fn(&Path) -> bool) -> Result<SendOptions, Misuse> {
+    const USAGE: &str = "blast send SRC... HOST[:PORT]";
+    let mut operands = typed.operands;
+    let last = operands.pop().ok_or_else(|| Misuse::new("what to send, and to which machine?", USAGE))?;
+    if operands.is_empty() {
+        return Err(one_operand(&last, exists, USAGE));
+    }
+    let target = target(&last, exists)?;
+    let sources = if operands.iter().any(|o| o == "-") {
+        if operands.len() > 1 {
+            return Err(Misuse::new(
+                "standard input (-) can only be sent alone",
+                "for a file of the name - type ./- instead",
+            ));
+        }
+        Sources::Stdin
+    } else {
+        if operands.iter().any(|o| o.is_empty()) {
+            return Err(Misuse::new("one SRC is empty", "look for an unset variable on the command line"));
+        }
+        Sources::Paths(operands.into_iter().map(PathBuf::from).collect())
+    };
+    let mut options = SendOptions::new(sources, &target.host);
+    options.port = target.port;
+    options.links = typed.links;
+    options.streams = typed.streams;
+    options.compress = typed.compress.filter(|level| *level != 0);
+    options.schedule = match typed.schedule {
+        ScheduleTyped::Pull => Schedule::Pull,
+        ScheduleTyped::Rr => Schedule::RoundRobin,
+    };
+    options.timeout = typed.common.timeout.unwrap_or(options.timeout);
+    options.window_chunks = typed.common.window.unwrap_or(options.window_chunks);
+    Ok(options)
+}
+
+fn recv(typed: RecvTyped) -> Result<RecvOptions, Misuse> {
+    const USAGE: &str = "blast recv DEST";
+    let mut operands = typed.operands;
+    let destination = match (operands.pop(), operands.is_empty()) {
+        (Some(one), true) => one,
+        (None, _) => return Err(Misuse::new("DEST is missing: where should it go?", USAGE)),
+        (Some(_), false) => return Err(Misuse::new("recv takes one DEST", USAGE)),
+    };
+    if destination.is_empty() {
+        return Err(Misuse::new("DEST is empty", "look for an unset variable on the command line"));
+    }
+    let destination = if destination == "-" { Destination::Stdout } else { Destination::Path(destination.into()) };
+    let mut options = RecvOptions::new(destination);
+    options.listen = typed.listen;
+    options.port = typed.port;
+    options.timeout = typed.common.timeout.unwrap_or(options.timeout);
+    options.window_chunks = typed.common.window.unwrap_or(options.window_chunks);
+    Ok(options)
+}
+
+/// `blast send X`: say which half is missing.
+fn one_operand(only: &OsStr, exists: &dyn Fn(&Path) -> bool, usage: &str) -> Misuse {
+    let shown = escape(only.as_bytes());
+    let is_source = only == "-" || only.as_bytes().contains(&b'/') || exists(Path::new(only));
+    if is_source || target(only, &|_| false).is_err() {
+        Misuse::new(format!("HOST is missing: to which machine should '{shown}' go?"), usage)
+    } else {
+        Misuse::new(format!("SRC is missing: what should go to '{shown}'? (there is no file of that name here)"), usage)
+    }
+}
+
+/// Where to connect: a name or an address without brackets, and a port.
+#[derive(Debug, PartialEq, Eq)]
+struct Target {
+    host: String,
+    port: u16,
+}
+
+/// Read `HOST`, `HOST:PORT`, `[V6]`, `[V6]:PORT` or a bare IPv6 address. After a colon digits are a port and anything
+/// else is a path.
+fn target(operand: &OsStr, exists: &dyn Fn(&Path) -> bool) -> Result<Target, Misuse> {
+    const USAGE: &str = "blast send SRC... HOST[:PORT]";
+    let shown = escape(operand.as_bytes());
+    let no_host = |why: &str| Misuse::new(format!("HOST is missing: '{shown}' {why}"), USAGE);
+    if operand == "-" {
+        return Err(no_host("is standard input, and comes first"));
+    }
+    let Some(text) = operand.to_str() else {
+        return Err(no_host("is no machine's name (it is not text)"));
+    };
+    if let Some(address) = v6(text) {
+        return Ok(Target { host: address.to_owned(), port: limits::PORT });
+    }
+    let (host, rest) = if let Some(inner) = text.strip_prefix('[') {
+        let closed = inner.split_once(']').and_then(|(host, rest)| Some((v6(host)?, rest)));
+        let Some((host, rest)) = closed else {
+            return Err(Misuse::new(
+                format!("'{shown}' is no IPv6 address in brackets"),
+                "type it like [fd00::1] or [fd00::1]:7411",
+            ));
+        };
+        match (rest, rest.strip_prefix(':')) {
+            ("", _) => (host, None),
+            (_, Some(rest)) => (host, Some(rest)),
+            _ => return Err(Misuse::new(format!("'{shown}': only :PORT can follow the bracket"), USAGE)),
+        }
+    } else {
+        match text.split_once(':') {
+            Some((host, rest)) => (host, Some(rest)),
+            None => (text, None),
+        }
+    };
+    if host.contains('/') || host == "." || host == ".." {
+        return Err(no_host("is a path"));
+    }
+    let (user, name) = match host.rsplit_once('@') {
+        Some((user, name)) => (Some(user), name),
+        None => (None, host),
+    };
+    if name.is_empty() {
+        return Err(no_host("names none"));
+    }
+    if name.starts_with('-') || name.chars().any(|c| c.is_whitespace() || c.is_control()) {
+        return Err(no_host("is no machine's name"));
+    }
+    let path = rest.filter(|rest| rest.is_empty() || !rest.bytes().all(|b| b.is_ascii_digit()));
+    if user.is_some() || path.is_some() {
+        return Err(wants_ssh(&shown, user, name, path));
+    }
+    let port = match rest {
+        None => limits::PORT,
+        Some(digits) => match digits.parse::<u16>() {
+            Ok(0) | Err(_) => {
+                return Err(Misuse::new(
+                    format!("'{digits}' is no port to send to"),
+                    "a port is a number from 1 to 65535, the one that 'blast recv' printed",
+                ));
+            }
+            Ok(port) => port,
+        },
+    };
+    if rest.is_none() && host.parse::<IpAddr>().is_err() && exists(Path::new(operand)) {
+        return Err(Misuse::new(
+            format!("HOST is missing: '{shown}' is a file or directory here"),
+            format!("if a machine has that name, type {shown}:{} to mean it", limits::PORT),
+        ));
+    }
+    Ok(Target { host: name.to_owned(), port })
+}
+
+/// `[USER@]HOST:/DEST` asks for a receiver started over ssh. Say what to type instead.
+fn wants_ssh(shown: &str, user: Option<&str>, name: &str, path: Option<&str>) -> Misuse {
+    let name = escape(name.as_bytes());
+    let name = if name.contains(':') { format!("[{name}]") } else { name };
+    match (path, user) {
+        (Some(path), _) => {
+            let dest = if path.is_empty() { "DEST".to_owned() } else { escape(path.as_bytes()) };
+            Misuse::new(
+                format!("'{shown}': this version cannot start the receiver over ssh"),
+                format!("on {name} type 'blast recv {dest}', then here 'blast send SRC... {name}'"),
+            )
+        }
+        (None, _) => Misuse::new(
+            format!("'{shown}': a user's name has no meaning without ssh, which this version cannot use"),
+            format!("start 'blast recv DEST' on {name}, then type {name} alone"),
+        ),
+    }
+}
+
+/// An IPv6 address, with a zone (`fe80::1%eth0`) or without.
+fn v6(text: &str) -> Option<&str> {
+    let (address, zone) = match text.split_once('%') {
+        Some((address, zone)) => (address, Some(zone)),
+        None => (text, None),
+    };
+    let zone_is_name = zone.is_none_or(|zone| interface_name(zone).is_some());
+    (address.parse::<Ipv6Addr>().is_ok() && zone_is_name).then_some(text)
+}
+
+/// An interface's name as Linux allows it: at most 15 bytes, no slash, no space, no colon.
+fn interface_name(text: &str) -> Option<&str> {
+    let fits = (1..=15).contains(&text.len()) && text != "." && text != "..";
+    let clean = !text.chars().any(|c| c == '/' || c == ':' || c.is_whitespace() || c.is_control());
+    (fits && clean).then_some(text)
+}
+
+fn unbracketed(text: &str) -> &str {
+    text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text)
+}
+
+fn link(text: &str) -> Result<LinkSpec, String> {
+    let inner = unbracketed(text);
+    if let Ok(address) = inner.parse::<IpAddr>() {
+        return Ok(LinkSpec::Address(address));
+    }
+    if inner.contains('%') && v6(inner).is_some() {
+        return Err("name the interface instead of an address with a zone".to_owned());
+    }
+    match interface_name(text) {
+        Some(name) => Ok(LinkSpec::Interface(name.to_owned())),
+        None => Err("neither an interface's name nor an address".to_owned()),
+    }
+}
+
+fn listen(text: &str) -> Result<IpAddr, String> {
+    unbracketed(text).parse().map_err(|_| "not an IP address (the port goes into --port)".to_owned())
+}
+
+/// `90`, `90s`, `10m`, `2h`, `1d`: at least a second.
+fn duration(text: &str) -> Result<Duration, String> {
+    let unit_at = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, unit) = text.split_at(unit_at);
+    let seconds_each = match unit {
+        "" | "s" | "sec" => 1,
+        "m" | "min" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => return Err("not a time: type seconds, or 90s, 10m, 2h".to_owned()),
+    };
+    // A hundred years at most, so that adding it to a clock never overflows.
+    let seconds = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(seconds_each));
+    match seconds.filter(|s| (1..=3_155_760_000).contains(s)) {
+        Some(seconds) => Ok(Duration::from_secs(seconds)),
+        None => Err("not a time from one second on: type seconds, or 90s, 10m, 2h".to_owned()),
+    }
+}
+
+/// Bytes with a suffix, as whole chunks: K, M and G are 1024s as in GNU tools, KB, MB and GB are 1000s.
+fn window(text: &str) -> Result<u32, String> {
+    let wrong = || {
+        let most = (limits::WINDOW_MAX as usize * limits::CHUNK_LEN) >> 30;
+        format!("not a size from 1M to {most}G: type bytes, or 64M, 1G")
+    };
+    let unit_at = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, unit) = text.split_at(unit_at);
+    let bytes_each: u64 = match unit.to_ascii_uppercase().as_str() {
+        "" | "B" => 1,
+        "K" | "KIB" => 1 << 10,
+        "M" | "MIB" => 1 << 20,
+        "G" | "GIB" => 1 << 30,
+        "KB" => 1_000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        _ => return Err(wrong()),
+    };
+    let bytes = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(bytes_each)).ok_or_else(wrong)?;
+    let chunks = bytes / limits::CHUNK_LEN as u64;
+    u32::try_from(chunks).ok().filter(|c| (1..=limits::WINDOW_MAX).contains(c)).ok_or_else(wrong)
+}
+
+/// clap's complaint in our words: no "error:" in front, its usage and tips kept, foreign bytes escaped.
+fn from_clap(e: &clap::Error) -> Result<Request, Misuse> {
+    let text = e.render().to_string();
+    match e.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => return Ok(Request::Print(text)),
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
+            return Err(Misuse::new("say whether to send or to receive", "blast send SRC... HOST, or blast recv DEST"));
+        }
+        _ => {}
+    }
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    let lines = text.lines().take_while(|l| !l.starts_with("Usage:")).filter(|l| !l.trim().is_empty());
+    let what = lines.map(|l| escape(l.trim_end().as_bytes())).collect::<Vec<_>>().join("\n");
+    Err(Misuse::new(what, "see 'blast --help', 'blast send --help' or 'blast recv --help'"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::ffi::OsStringExt;
+
+    fn run(line: &[&[u8]]) -> Result<Request, Misuse> {
+        let args = std::iter::once(&b"blast"[..]).chain(line.iter().copied());
+        parse(args.map(|a| OsString::from_vec(a.to_vec())), &|p| p == Path::new("data"))
+    }
+
+    fn words(line: &str) -> Result<Request, Misuse> {
+        run(&line.split_whitespace().map(str::as_bytes).collect::<Vec<_>>())
+    }
+
+    fn sent(line: &str) -> SendOptions {
+        match words(line) {
+            Ok(Request::Send(options, _)) => options,
+            Ok(_) => panic!("{line}: not a send"),
+            Err(e) => panic!("{line}: {e:?}"),
+        }
+    }
+
+    fn received(line: &str) -> RecvOptions {
+        match words(line) {
+            Ok(Request::Recv(options, _)) => options,
+            Ok(_) => panic!("{line}: not a recv"),
+            Err(e) => panic!("{line}: {e:?}"),
+        }
+    }
+
+    fn refused(line: &str) -> Misuse {
+        match words(line) {
+            Err(e) => e,
+            Ok(_) => panic!("{line}: was taken"),
+        }
+    }
+
+    #[test]
+    fn the_last_operand_is_the_address_and_nothing_else_is() {
+        for (line, host, port) in [
+            ("send data h", "h", 7411),
+            ("send data h:80", "h", 80),
+            ("send data h:65535", "h", 65535),
+            ("send data 10.0.0.2", "10.0.0.2", 7411),
+            ("send data 10.0.0.2:9", "10.0.0.2", 9),
+            ("send data fd00::1", "fd00::1", 7411),
+            ("send data ::1", "::1", 7411),
+            ("send data [fd00::1]", "fd00::1", 7411),
+            ("send data [fd00::1]:9", "fd00::1", 9),
+            ("send data fe80::1%eth0", "fe80::1%eth0", 7411),
+            ("send data [fe80::1%eth0]:9", "fe80::1%eth0", 9),
+            ("send data data:7411", "data", 7411),
+            ("send x:9 h", "h", 7411),
+            ("send ./x:9 host:/path:9 h:1", "h", 1),
+            ("send -- -rf h", "h", 7411),
+            ("send -q -- --help h", "h", 7411),
+        ] {
+            let options = sent(line);
+            assert_eq!((options.host.as_str(), options.port), (host, port), "{line}");
+        }
+        assert_eq!(sent("send x:9 h").sources, Sources::Paths(vec!["x:9".into()]));
+        assert_eq!(sent("send -- -rf h").sources, Sources::Paths(vec!["-rf".into()]));
+        assert_eq!(sent("send a b/ c h").sources, Sources::Paths(vec!["a".into(), "b/".into(), "c".into()]));
+        assert_eq!(sent("send - h").sources, Sources::Stdin);
+        assert_eq!(sent("send -- - h").sources, Sources::Stdin);
+        assert_eq!(sent("send ./- h").sources, Sources::Paths(vec!["./-".into()]));
+    }
+
+    #[test]
+    fn an_address_that_cannot_be_meant_is_refused_with_what_to_type() {
+        for (line, what, hint) in [
+            ("send", "what to send", "blast send SRC"),
+            ("send data", "HOST is missing", "blast send SRC"),
+            ("send /data", "HOST is missing", "blast send SRC"),
+            ("send -", "HOST is missing", "blast send SRC"),
+            ("send h:7411", "SRC is missing", "blast send SRC"),
+            ("send a data", "'data' is a file or directory here", "data:7411"),
+            ("send a /b", "'/b' is a path", "blast send SRC"),
+            ("send a ./b", "is a path", "blast send SRC"),
+            ("send a .", "is a path", "blast send SRC"),
+            ("send a -", "standard input", "blast send SRC"),
+            ("send - a h", "only be sent alone", "./-"),
+            ("send a :80", "names none", "blast send SRC"),
+            ("send a h:0", "'0' is no port", "1 to 65535"),
+            ("send a h:65536", "'65536' is no port", "1 to 65535"),
+            ("send a h:99999999999999999999", "is no port", "1 to 65535"),
+            ("send a h:/restore", "cannot start the receiver over ssh", "on h type 'blast recv /restore'"),
+            ("send a root@h:/restore", "cannot start the receiver over ssh", "on h type 'blast recv /restore'"),
+            ("send a h:", "cannot start the receiver over ssh", "blast recv DEST"),
+            ("send a h:80x", "cannot start the receiver over ssh", "blast recv 80x"),
+            ("send a root@h", "no meaning without ssh", "type h alone"),
+            ("send a root@h:80", "no meaning without ssh", "type h alone"),
+            ("send a [fd00::1", "no IPv6 address in brackets", "[fd00::1]"),
+            ("send a [h]:80", "no IPv6 address in brackets", "[fd00::1]"),
+            ("send a [fd00::1]80", "only :PORT can follow", "blast send SRC"),
+            ("send a [fd00::1]:/x", "cannot start the receiver over ssh", "on [fd00::1] type"),
+            ("send --nonsense a h", "--nonsense", "--help"),
+            ("send a h --streams 0", "--streams", "--help"),
+            ("send a h --streams 65", "--streams", "--help"),
+            ("send a h --compress 23", "--compress", "--help"),
+            ("send a h --schedule fair", "--schedule", "--help"),
+            ("send a h --timeout 0", "one second", "--help"),
+            ("send a h --timeout 10y", "not a time", "--help"),
+            ("send a h --timeout -1", "'-1'", "--help"),
+            ("send a h --window 1000", "1M to 1G", "--help"),
+            ("send a h --window 1025M", "1M to 1G", "--help"),
+            ("send a h --window 99999999999G", "1M to 1G", "--help"),
+            ("send a h --link a/b", "neither an interface", "--help"),
+            ("send a h --link fe80::1%eth0", "name the interface", "--help"),
+            ("send -q -v a h", "cannot be used with", "--help"),
+            ("recv", "DEST is missing", "blast recv DEST"),
+            ("recv a b", "one DEST", "blast recv DEST"),
+            ("recv --listen h a", "not an IP address", "--help"),
+            ("recv --port 70000 a", "70000", "--help"),
+            ("", "send or to receive", "blast recv DEST"),
+            ("copy a h", "copy", "--help"),
+        ] {
+            let misuse = refused(line);
+            assert!(misuse.what.contains(what), "{line}: {misuse:?}");
+            assert!(misuse.hint.contains(hint), "{line}: {misuse:?}");
+            assert!(!misuse.what.starts_with("error"), "{line}: {misuse:?}");
+        }
+    }
+
+    #[test]
+    fn options_keep_their_meaning() {
+        let options =
+            sent("send --link eth1 --link 10.0.0.1 --link [fd00::1] --streams 4 --compress 3 --schedule rr a h");
+        let links = ["10.0.0.1", "fd00::1"].map(|a| LinkSpec::Address(a.parse().expect("an address")));
+        assert_eq!(options.links[0], LinkSpec::Interface("eth1".into()));
+        assert_eq!(options.links[1..], links);
+        assert_eq!((options.streams, options.compress, options.schedule), (Some(4), Some(3), Schedule::RoundRobin));
+        let bare = sent("send a h");
+        assert_eq!((bare.streams, bare.compress, bare.schedule), (None, None, Schedule::Pull));
+        assert_eq!((bare.timeout, bare.window_chunks), (limits::TIMEOUT_DEFAULT, limits::WINDOW_DEFAULT));
+        assert_eq!(sent("send --compress -5 a h").compress, Some(-5));
+        assert_eq!(sent("send --compress 0 a h").compress, None);
+        let options = received("recv --listen 10.0.0.2 -p 0 --timeout 2h --window 64M /restore/");
+        assert_eq!(options.listen, Some(IpAddr::from([10, 0, 0, 2])));
+        assert_eq!((options.port, options.timeout.as_secs(), options.window_chunks), (0, 7200, 64));
+        assert_eq!(options.destination, Destination::Path("/restore/".into()));
+        assert_eq!(received("recv -").destination, Destination::Stdout);
+        assert_eq!(received("recv -- -").destination, Destination::Stdout);
+        assert_eq!(received("recv x:9").destination, Destination::Path("x:9".into()));
+    }
+
+    #[test]
+    fn times_and_sizes() {
+        for (text, seconds) in [("1", 1), ("90", 90), ("90s", 90), ("10m", 600), ("2h", 7200), ("1d", 86_400)] {
+            assert_eq!(duration(text), Ok(Duration::from_secs(seconds)), "{text}");
+        }
+        for text in ["", "s", "1.5", "-3", "1w", "99999999999999999999", "213503982334602d"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+        for (text, chunks) in [
+            ("1048576", 1),
+            ("1M", 1),
+            ("128m", 128),
+            ("128MiB", 128),
+            ("1G", 1024),
+            ("64MB", 61),
+            ("1GB", 953),
+            ("1024K", 1),
+        ] {
+            assert_eq!(window(text), Ok(chunks), "{text}");
+        }
+        for text in ["", "M", "0", "1048575", "1025M", "2G", "1.5G", "1T", "18446744073709551616"] {
+            assert!(window(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_paths_and_never_hosts() {
+        let Ok(Request::Send(options, _)) = run(&[b"send", b"\xff\x1b[31m", b"h"]) else { panic!("not taken") };
+        let Sources::Paths(paths) = options.sources else { panic!("not paths") };
+        assert_eq!(paths[0].as_os_str().as_bytes(), b"\xff\x1b[31m");
+        let Ok(Request::Recv(options, _)) = run(&[b"recv", b"\xff"]) else { panic!("not taken") };
+        assert_eq!(options.destination, Destination::Path(OsString::from_vec(b"\xff".to_vec()).into()));
+        for line in [
+            &[&b"send"[..], b"a", b"\xff\x1b[31m"][..],
+            &[b"send", b"a", b"h\x1b[31m"],
+            &[b"send", b"--\xff\x1b[31m", b"a", b"h"],
+            &[b"send", b"--streams", b"\x1b[31m\r", b"a", b"h"],
+            &[b"send", b"--link", b"\x1b[31m\r", b"a", b"h"],
+            &[b"\x1b[31m\r"],
+        ] {
+            let Err(misuse) = run(line) else { panic!("{line:?}: was taken") };
+            let said = misuse.what + &misuse.hint;
+            assert!(said.chars().all(|c| c == '\n' || !c.is_control()), "{said:?}");
+        }
+    }
+
+    #[test]
+    fn help_and_version_are_printed_and_not_errors() {
+        for line in ["--help", "-h", "send --help", "recv --help", "--version"] {
+            let Ok(Request::Print(text)) = words(line) else { panic!("{line}: not printed") };
+            assert!(text.contains("blast"), "{line}: {text}");
+            assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
+        }
+        assert!(matches!(words("send -q a h"), Ok(Request::Send(_, Verbosity::Quiet))));
+        assert!(matches!(words("recv -v a"), Ok(Request::Recv(_, Verbosity::Verbose))));
+    }
+}

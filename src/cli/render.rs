@@ -1,0 +1,521 @@
+//! What is said, as text: events, failures, the final report, and the numbers in them. Nothing is printed here. Every
+//! foreign name (paths, links, a peer's words) leaves escaped.
+
+use std::fmt::Write;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use super::args::Verbosity;
+use crate::error::{ExitCode, escape};
+use crate::limits;
+use crate::options::Destination;
+use crate::report::{Event, LinkReport, Note, NoteKind, Notes, Report};
+
+/// Which end is speaking.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Side {
+    /// The sender.
+    Send,
+    /// The receiver, and where it puts things.
+    Recv(Destination),
+}
+
+/// Losses listed by name in a report unless `-v` asks for all.
+const LOSSES_SHOWN: usize = 50;
+
+/// Addresses suggested to the person who must type one.
+const ADDRESSES_SHOWN: usize = 8;
+
+/// 1,234,567
+pub fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// 1.23 GB: powers of a thousand, three figures.
+pub fn bytes(n: u64) -> String {
+    const UNITS: [&str; 7] = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
+    if n < 1000 {
+        return format!("{n} B");
+    }
+    let mut value = n as f64;
+    let mut unit = 0;
+    // 999.5 would be shown as 1000.
+    while value >= 999.5 {
+        value /= 1000.0;
+        unit += 1;
+    }
+    let decimals = if value < 9.995 {
+        2
+    } else if value < 99.95 {
+        1
+    } else {
+        0
+    };
+    format!("{value:.decimals$} {}", UNITS[unit])
+}
+
+/// 1.23 GB (1,234,567,890 bytes)
+pub fn bytes_exact(n: u64) -> String {
+    match n {
+        1 => "1 byte".to_owned(),
+        n if n < 1000 => format!("{n} bytes"),
+        n => format!("{} ({} bytes)", bytes(n), count(n)),
+    }
+}
+
+/// 118 MB/s
+pub fn rate(bytes_per_second: f64) -> String {
+    format!("{}/s", bytes(bytes_per_second.max(0.0) as u64))
+}
+
+/// 4.2 s, 3 min 5 s, 2 h 14 min, 3 d 4 h
+pub fn span(time: Duration) -> String {
+    let s = time.as_secs();
+    match s {
+        0..10 => format!("{:.1} s", time.as_secs_f64()),
+        10..60 => format!("{s} s"),
+        60..3600 => format!("{} min {} s", s / 60, s % 60),
+        3600..86_400 => format!("{} h {} min", s / 3600, s / 60 % 60),
+        _ => format!("{} d {} h", s / 86_400, s / 3600 % 24),
+    }
+}
+
+fn plural(n: u64, one: &str, many: &str) -> String {
+    format!("{} {}", count(n), if n == 1 { one } else { many })
+}
+
+/// 1,234 entries
+pub fn entries(n: u64) -> String {
+    plural(n, "entry", "entries")
+}
+
+/// What to say of an event, or nothing. Several lines are separated by newlines.
+pub fn event(event: &Event, verbosity: Verbosity) -> Option<String> {
+    let verbose = verbosity >= Verbosity::Verbose;
+    let said = match event {
+        Event::Listening { addrs } => listening(addrs),
+        Event::Connected { peer } => format!("connected with {peer}"),
+        Event::LinkUp { name, again: false } if verbose => format!("link {} is up", escape(name.as_bytes())),
+        Event::LinkUp { again: false, .. } => return None,
+        Event::LinkUp { name, again: true } => format!("link {} is back", escape(name.as_bytes())),
+        Event::LinkDown { name, reason, remaining } => {
+            let left = match remaining {
+                0 => "no link remains, waiting for one to come back".to_owned(),
+                n => plural(*n as u64, "link remains", "links remain"),
+            };
+            format!("link {} is down: {reason}; {left}", escape(name.as_bytes()))
+        }
+        // A link that corrupts one chunk in a thousand for hours must not fill a log.
+        Event::Corrupt { count, .. } if !verbose && !count.is_power_of_two() => return None,
+        Event::Corrupt { link, count: n } => format!(
+            "link {} brought a chunk that fails verification; it is sent again ({} so far)",
+            escape(link.as_bytes()),
+            count(*n)
+        ),
+        Event::Warning(text) => format!("warning: {text}"),
+    };
+    (verbosity > Verbosity::Quiet).then_some(said)
+}
+
+fn listening(addrs: &[SocketAddr]) -> String {
+    let port = addrs.first().map_or(limits::PORT, SocketAddr::port);
+    let mut said = format!("listening on port {port}; on the sending machine type");
+    let mut useful: Vec<String> = addrs.iter().filter(|a| is_useful(a.ip())).map(typed).collect();
+    if useful.is_empty() {
+        // Loopback only, or link-local addresses, whose zone has another name on the other machine.
+        useful = addrs.iter().filter(|a| !a.ip().is_unspecified()).map(typed).collect();
+    }
+    if useful.is_empty() {
+        useful.push(if port == limits::PORT { "HOST".to_owned() } else { format!("HOST:{port}") });
+    }
+    for target in useful.iter().take(ADDRESSES_SHOWN) {
+        let _ = write!(said, "\n    blast send SRC... {target}");
+    }
+    said
+}
+
+fn is_useful(ip: IpAddr) -> bool {
+    !ip.is_unspecified()
+        && !ip.is_loopback()
+        && match ip {
+            IpAddr::V4(ip) => !ip.is_link_local(),
+            IpAddr::V6(ip) => !ip.is_unicast_link_local(),
+        }
+}
+
+/// An address as the last operand of `send`, without the port if it is the default one.
+fn typed(addr: &SocketAddr) -> String {
+    match addr {
+        addr if addr.port() != limits::PORT => addr.to_string(),
+        SocketAddr::V6(v6) if v6.scope_id() != 0 => format!("{}%{}", v6.ip(), v6.scope_id()),
+        addr => addr.ip().to_string(),
+    }
+}
+
+/// A failure: what went wrong, how far it had come, what to try. The lines after the first stand alone.
+pub fn failure(what: &str, incomplete: Option<String>, hint: Option<&str>) -> String {
+    let mut said = what.trim_end().to_owned();
+    if let Some(incomplete) = incomplete {
+        let _ = write!(said, "\n{incomplete}");
+    }
+    if let Some(hint) = hint {
+        let _ = write!(said, "\ntry: {hint}");
+    }
+    said
+}
+
+/// How far a transfer had come when it failed; `total` is known once the walk has ended.
+pub fn incomplete(done: u64, total: Option<u64>) -> String {
+    let of = total.map(|total| format!(" of {}", bytes_exact(total))).unwrap_or_default();
+    format!("incomplete: {}{of} had arrived, none of it is promised to be durable", bytes_exact(done))
+}
+
+/// The final report, the verdict last.
+pub fn report(report: &Report, side: &Side, verbosity: Verbosity) -> String {
+    let mut out = String::new();
+    let what = if report.entries == 0 && report.stream_digest.is_some() {
+        bytes_exact(report.content_bytes)
+    } else {
+        format!("{}, {}", entries(report.entries), bytes_exact(report.content_bytes))
+    };
+    let verb = if *side == Side::Send { "sent" } else { "received" };
+    let seconds = report.elapsed.as_secs_f64();
+    let goodput = if seconds > 0.0 { report.stream_bytes as f64 / seconds } else { 0.0 };
+    let _ = writeln!(out, "{verb} {what} in {}, {}", span(report.elapsed), rate(goodput));
+    links(&mut out, &report.links);
+    let _ = writeln!(out, "transfer digest  {}", report.transfer_digest);
+    if let Some(digest) = report.stream_digest {
+        let _ = writeln!(out, "stream's BLAKE3  {digest}  (as b3sum prints it)");
+    }
+    let notes = [&report.source_notes, &report.sink_notes];
+    harmless(&mut out, notes, verbosity);
+    losses(&mut out, notes, verbosity);
+    let _ = writeln!(out, "{}", verdict(report, side));
+    out
+}
+
+/// What a quiet transfer that is less than whole still says.
+pub fn partial(report: &Report, side: &Side) -> String {
+    let mut out = String::new();
+    losses(&mut out, [&report.source_notes, &report.sink_notes], Verbosity::Quiet);
+    out + &verdict(report, side)
+}
+
+fn verdict(report: &Report, side: &Side) -> String {
+    let lost = report.source_notes.losses + report.sink_notes.losses;
+    match (report.code, side) {
+        (ExitCode::Whole, Side::Recv(Destination::Stdout)) => {
+            "whole: every byte was verified and written to standard output".to_owned()
+        }
+        (ExitCode::Whole, _) if report.stream_digest.is_some() => {
+            "whole: every byte was verified and written out by the receiver".to_owned()
+        }
+        (ExitCode::Whole, Side::Send) => "whole: every entry is on the receiver's disk, synced and verified".to_owned(),
+        (ExitCode::Whole, Side::Recv(_)) => "whole: every entry is on this disk, synced and verified".to_owned(),
+        (_, _) if lost > 0 => format!(
+            "PARTIAL: {} left out, changed or incomplete; all the rest is verified and synced",
+            plural(lost, "thing was", "things were")
+        ),
+        _ => "PARTIAL: the other side left something out; its report names it".to_owned(),
+    }
+}
+
+fn links(out: &mut String, links: &[LinkReport]) {
+    if links.is_empty() {
+        return;
+    }
+    let sum: u64 = links.iter().map(|l| l.wire_bytes).sum();
+    let mut rows =
+        vec![["link", "share", "bytes", "chunks", "resent", "hedged", "corrupt", "outages"].map(str::to_owned)];
+    rows.extend(links.iter().map(|l| {
+        [
+            escape(l.name.as_bytes()),
+            format!("{:.1} %", l.wire_bytes as f64 * 100.0 / sum.max(1) as f64),
+            bytes(l.wire_bytes),
+            count(l.chunks),
+            count(l.resends),
+            count(l.hedges),
+            count(l.corrupt),
+            count(l.outages),
+        ]
+    }));
+    let widths: Vec<usize> =
+        (0..rows[0].len()).map(|c| rows.iter().map(|r| r[c].chars().count()).max().unwrap_or(0)).collect();
+    let whys = std::iter::once(&None).chain(links.iter().map(|l| &l.last_error));
+    for (row, why) in rows.iter().zip(whys) {
+        let _ = write!(out, "  {:<w$}", row[0], w = widths[0]);
+        for (cell, width) in row.iter().zip(&widths).skip(1) {
+            let _ = write!(out, "  {cell:>width$}");
+        }
+        match why {
+            Some(why) => {
+                let _ = writeln!(out, "  last: {why}");
+            }
+            None => out.push('\n'),
+        }
+    }
+}
+
+/// One line for each kind of note that costs nothing.
+fn harmless(out: &mut String, notes: [&Notes; 2], verbosity: Verbosity) {
+    let named = || notes.iter().flat_map(|n| &n.named);
+    let total: u64 = notes.iter().map(|n| n.harmless).sum();
+    let sockets = named().filter(|n| n.kind == NoteKind::Socket).count() as u64;
+    // Of owners only the first is kept by name.
+    match named().find(|n| n.kind == NoteKind::Owner) {
+        Some(owner) => {
+            let others = total.saturating_sub(sockets);
+            let _ = writeln!(
+                out,
+                "owners not set: {} (they are not this user's to set; first {})",
+                entries(others),
+                name(owner)
+            );
+        }
+        None if total > sockets => {
+            let _ = writeln!(out, "{} more of no consequence", plural(total - sockets, "note", "notes"));
+        }
+        None => {}
+    }
+    if sockets > 0 {
+        let _ = writeln!(out, "skipped: {}", plural(sockets, "socket", "sockets"));
+        if verbosity >= Verbosity::Verbose {
+            named().filter(|n| n.kind == NoteKind::Socket).for_each(|n| {
+                let _ = writeln!(out, "  {}", name(n));
+            });
+        }
+    }
+}
+
+/// Everything that makes a transfer less than whole, by name.
+fn losses(out: &mut String, notes: [&Notes; 2], verbosity: Verbosity) {
+    let total: u64 = notes.iter().map(|n| n.losses).sum();
+    if total == 0 {
+        return;
+    }
+    let most = if verbosity >= Verbosity::Verbose { usize::MAX } else { LOSSES_SHOWN };
+    let _ = writeln!(out, "left out, changed or incomplete: {}", count(total));
+    let mut shown = 0;
+    for note in notes.iter().flat_map(|n| &n.named).filter(|n| n.kind.is_loss()).take(most) {
+        let detail =
+            if note.detail.is_empty() { String::new() } else { format!(": {}", escape(note.detail.as_bytes())) };
+        let _ = writeln!(out, "  {}: {}{detail}", words(note.kind), name(note));
+        shown += 1;
+    }
+    if total > shown {
+        let how = if verbosity >= Verbosity::Verbose { "not kept by name" } else { "-v names more" };
+        let _ = writeln!(out, "  and {} more ({how})", count(total - shown));
+    }
+}
+
+fn name(note: &Note) -> String {
+    if note.path.is_empty() { "(the root of the transfer)".to_owned() } else { escape(&note.path) }
+}
+
+fn words(kind: NoteKind) -> &'static str {
+    match kind {
+        NoteKind::Vanished => "vanished before it was read, left out",
+        NoteKind::Shrank => "shrank while it was read, zeros in place of its end",
+        NoteKind::Changed => "changed while it was read",
+        NoteKind::Unreadable => "unreadable, left out",
+        NoteKind::ReadError => "read errors, zeros in their place",
+        NoteKind::NotCarried => "cannot be carried, left out",
+        NoteKind::Socket => "socket, skipped",
+        NoteKind::NotCreated => "could not be created, left out",
+        NoteKind::Attribute => "an attribute could not be set",
+        NoteKind::Owner => "owner not set",
+        NoteKind::Withheld => "withheld",
+    }
+}
+
+/// The last guard before a terminal or a log: control characters that slipped through every escape become visible.
+/// Text that is already escaped stays as it is.
+pub fn printable(text: &str) -> String {
+    text.chars().fold(String::with_capacity(text.len()), |mut out, c| {
+        if c.is_control() && c != '\n' {
+            let _ = write!(out, "\\x{:02x}", c as u32);
+        } else {
+            out.push(c);
+        }
+        out
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Error;
+    use crate::ids::Digest;
+
+    fn sample() -> Report {
+        Report {
+            code: ExitCode::Whole,
+            entries: 8_001,
+            content_bytes: 2_000_000_000,
+            stream_bytes: 2_004_000_000,
+            elapsed: Duration::from_millis(4_200),
+            transfer_digest: Digest([0xab; 32]),
+            stream_digest: None,
+            links: vec![
+                LinkReport { name: "l1".into(), wire_bytes: 1_503_000_000, chunks: 1_434, ..LinkReport::default() },
+                LinkReport {
+                    name: "l\x1b2".into(),
+                    wire_bytes: 501_000_000,
+                    chunks: 478,
+                    resends: 7,
+                    hedges: 1,
+                    corrupt: 2,
+                    outages: 3,
+                    last_error: Some("timed out".into()),
+                },
+            ],
+            source_notes: Notes::default(),
+            sink_notes: Notes::default(),
+            empty_stdin: false,
+        }
+    }
+
+    fn note(kind: NoteKind, path: &[u8], detail: &str) -> Note {
+        Note { kind, path: path.to_vec(), detail: detail.to_owned() }
+    }
+
+    #[test]
+    fn numbers_read_well() {
+        for (n, text) in [
+            (0, "0 B"),
+            (999, "999 B"),
+            (1_000, "1.00 kB"),
+            (9_994, "9.99 kB"),
+            (9_996, "10.0 kB"),
+            (99_960, "100 kB"),
+            (999_400, "999 kB"),
+            (999_600, "1.00 MB"),
+            (1_234_567_890, "1.23 GB"),
+            (8_589_934_592, "8.59 GB"),
+            (u64::MAX, "18.4 EB"),
+        ] {
+            assert_eq!(bytes(n), text, "{n}");
+        }
+        assert_eq!(count(0), "0");
+        assert_eq!(count(999), "999");
+        assert_eq!(count(1_000), "1,000");
+        assert_eq!(count(u64::MAX), "18,446,744,073,709,551,615");
+        assert_eq!(bytes_exact(1), "1 byte");
+        assert_eq!(bytes_exact(8_589_934_592), "8.59 GB (8,589,934,592 bytes)");
+        for (ms, text) in [
+            (0, "0.0 s"),
+            (4_210, "4.2 s"),
+            (59_999, "59 s"),
+            (65_000, "1 min 5 s"),
+            (3_600_000, "1 h 0 min"),
+            (273_600_000, "3 d 4 h"),
+        ] {
+            assert_eq!(span(Duration::from_millis(ms)), text);
+        }
+    }
+
+    #[test]
+    fn a_whole_transfer_reports_shares_and_digest_and_ends_in_its_verdict() {
+        let text = report(&sample(), &Side::Send, Verbosity::Normal);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "sent 8,001 entries, 2.00 GB (2,000,000,000 bytes) in 4.2 s, 477 MB/s");
+        assert_eq!(lines[2], "  l1      75.0 %  1.50 GB   1,434       0       0        0        0");
+        assert_eq!(lines[3], "  l\\x1b2  25.0 %   501 MB     478       7       1        2        3  last: timed out");
+        assert_eq!(lines[4], format!("transfer digest  {}", "ab".repeat(32)));
+        assert_eq!(lines[5], "whole: every entry is on the receiver's disk, synced and verified");
+        assert_eq!(lines.len(), 6);
+        let raw = Report { entries: 0, stream_digest: Some(Digest([1; 32])), links: Vec::new(), ..sample() };
+        let text = report(&raw, &Side::Recv(Destination::Stdout), Verbosity::Normal);
+        assert!(text.starts_with("received 2.00 GB (2,000,000,000 bytes) in"), "{text}");
+        assert!(text.contains(&format!("stream's BLAKE3  {}", "01".repeat(32))), "{text}");
+        assert!(text.ends_with("whole: every byte was verified and written to standard output\n"), "{text}");
+    }
+
+    #[test]
+    fn what_is_missing_is_named_escaped_and_capped() {
+        let mut partial_report = Report { code: ExitCode::Partial, ..sample() };
+        partial_report.source_notes.push(note(NoteKind::Vanished, b"a\x1b[31m\nb", "No such file"));
+        partial_report.source_notes.push(note(NoteKind::Socket, b"run/sock", ""));
+        for i in 0..60 {
+            let path = format!("dir/{i}");
+            partial_report.sink_notes.push(note(NoteKind::NotCreated, path.as_bytes(), "File\rexists"));
+        }
+        for path in [&b"x"[..], b"y"] {
+            partial_report.sink_notes.push(note(NoteKind::Owner, path, ""));
+        }
+        let text = report(&partial_report, &Side::Send, Verbosity::Normal);
+        assert!(text.contains("  vanished before it was read, left out: a\\x1b[31m\\nb: No such file\n"), "{text}");
+        assert!(text.contains("  could not be created, left out: dir/0: File\\rexists\n"), "{text}");
+        assert!(text.contains("  and 11 more (-v names more)\n"), "{text}");
+        assert!(text.contains("skipped: 1 socket\n"), "{text}");
+        assert!(text.contains("owners not set: 2 entries (they are not this user's to set; first x)\n"), "{text}");
+        assert!(text.lines().last().expect("a verdict").starts_with("PARTIAL: 61 things were left out"), "{text}");
+        assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
+        let all = report(&partial_report, &Side::Send, Verbosity::Verbose);
+        assert!(all.contains("dir/59") && all.contains("  run/sock\n") && !all.contains(" more ("), "{all}");
+        let quiet = partial(&partial_report, &Side::Send);
+        assert!(quiet.contains("vanished") && quiet.contains("PARTIAL") && !quiet.contains("digest"), "{quiet}");
+    }
+
+    #[test]
+    fn the_receiver_prints_the_line_to_paste() {
+        let addrs = |list: &[&str]| list.iter().map(|a| a.parse().expect("an address")).collect::<Vec<SocketAddr>>();
+        let said = listening(&addrs(&["10.0.0.2:7411", "[fd00::2]:7411", "[fe80::1%3]:7411", "127.0.0.1:7411"]));
+        let lines: Vec<&str> = said.lines().collect();
+        assert_eq!(
+            lines,
+            [
+                "listening on port 7411; on the sending machine type",
+                "    blast send SRC... 10.0.0.2",
+                "    blast send SRC... fd00::2"
+            ]
+        );
+        let said = listening(&addrs(&["127.0.0.1:9", "[::1]:9"]));
+        assert!(said.ends_with("    blast send SRC... 127.0.0.1:9\n    blast send SRC... [::1]:9"), "{said}");
+        let said = listening(&addrs(&["[::]:9"]));
+        assert!(said.ends_with("    blast send SRC... HOST:9"), "{said}");
+        let many: Vec<SocketAddr> = (1..100).map(|i| SocketAddr::from(([10, 0, 0, i], 7411))).collect();
+        assert_eq!(listening(&many).lines().count(), 1 + ADDRESSES_SHOWN);
+    }
+
+    #[test]
+    fn events_say_what_changed_and_quiet_says_nothing() {
+        let up = |again| Event::LinkUp { name: "l\x1b1".into(), again };
+        let down = |remaining| Event::LinkDown { name: "l1".into(), reason: "cut".into(), remaining };
+        let corrupt = |count| Event::Corrupt { link: "l1".into(), count };
+        assert_eq!(event(&up(false), Verbosity::Normal), None);
+        assert_eq!(event(&up(false), Verbosity::Verbose).as_deref(), Some("link l\\x1b1 is up"));
+        assert_eq!(event(&up(true), Verbosity::Normal).as_deref(), Some("link l\\x1b1 is back"));
+        assert_eq!(event(&down(3), Verbosity::Normal).as_deref(), Some("link l1 is down: cut; 3 links remain"));
+        assert!(event(&down(0), Verbosity::Normal).expect("said").contains("no link remains"));
+        let told = (1..=1000).filter(|n| event(&corrupt(*n), Verbosity::Normal).is_some()).count();
+        assert_eq!(told, 10, "corrupt chunks are told at each doubling");
+        assert!(event(&corrupt(3), Verbosity::Verbose).expect("said").contains("(3 so far)"));
+        for e in [up(true), down(0), corrupt(1), Event::Warning("w".into()), Event::Listening { addrs: Vec::new() }] {
+            assert_eq!(event(&e, Verbosity::Quiet), None);
+            assert!(event(&e, Verbosity::Normal).is_some());
+        }
+    }
+
+    #[test]
+    fn a_failure_ends_in_what_to_try() {
+        let e = Error::Network("no route to h".into());
+        let text = failure(&e.to_string(), Some(incomplete(5_000, Some(10_000))), e.hint());
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "no route to h");
+        assert_eq!(
+            lines[1],
+            "incomplete: 5.00 kB (5,000 bytes) of 10.0 kB (10,000 bytes) had arrived, none of it is promised to be durable"
+        );
+        assert!(lines[2].starts_with("try: check that"), "{text}");
+        assert_eq!(printable("a\x1b\r\n\\x1b\u{9b}"), "a\\x1b\\x0d\n\\x1b\\x9b");
+    }
+}
