@@ -1,3 +1,6 @@
 //! Behaviour, in one binary: each module says at its top what it shows.
 
 mod house;
+mod replay;
+mod wire_fuzz;
+mod wire_golden;

@@ -76,7 +76,7 @@ pub fn encode_chunk_header(head: &ChunkHead, key: &TagKey) -> [u8; HEADER_LEN] {
         ChunkKind::Mixed => (0, 0),
         ChunkKind::Data { offset, sole } => (FLAG_DATA | if sole { FLAG_SOLE } else { 0 }, offset),
     };
-    Layout {
+    HeaderFields {
         kind: control::KIND_CHUNK,
         flags: flags | if head.zstd { FLAG_ZSTD } else { 0 },
         payload_len: head.payload_len,
@@ -96,7 +96,7 @@ pub fn encode_control(frame: &Control, key: &TagKey, out: &mut Vec<u8>) {
     control::encode_payload(frame, out);
     let payload = &out[start + HEADER_LEN..];
     assert!(payload.len() <= CONTROL_MAX, "a control frame's payload fits its bound by construction");
-    let header = Layout {
+    let header = HeaderFields {
         kind: control::kind(frame),
         flags: 0,
         payload_len: payload.len() as u32,
@@ -110,7 +110,7 @@ pub fn encode_control(frame: &Control, key: &TagKey, out: &mut Vec<u8>) {
 
 /// Check a header and take it apart: first its tag, then everything else against constants. Allocates nothing.
 pub fn decode_header(bytes: &[u8; HEADER_LEN], key: &TagKey) -> Result<Header, WireError> {
-    let at = Layout::from_bytes(bytes, key)?;
+    let at = HeaderFields::from_bytes(bytes, key)?;
     if at.flags & FLAG_STREAM != 0 {
         return Err(WireError::ListingStream);
     }
@@ -177,7 +177,7 @@ fn malformed_chunk(why: &'static str) -> WireError {
 }
 
 /// The fields that every header has, in the order of the wire after the tag.
-struct Layout {
+struct HeaderFields {
     kind: u8,
     flags: u8,
     payload_len: u32,
@@ -187,7 +187,7 @@ struct Layout {
     digest: Digest,
 }
 
-impl Layout {
+impl HeaderFields {
     fn to_bytes(&self, key: &TagKey) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
         bytes[16] = self.kind;
@@ -202,7 +202,7 @@ impl Layout {
         bytes
     }
 
-    fn from_bytes(bytes: &[u8; HEADER_LEN], key: &TagKey) -> Result<Layout, WireError> {
+    fn from_bytes(bytes: &[u8; HEADER_LEN], key: &TagKey) -> Result<HeaderFields, WireError> {
         fn part<const N: usize>(bytes: &[u8; HEADER_LEN], at: usize) -> [u8; N] {
             bytes[at..at + N].try_into().expect("N bytes")
         }
@@ -212,7 +212,7 @@ impl Layout {
         if part(bytes, 18) != [0; 2] || part(bytes, 44) != [0; 4] {
             return Err(WireError::Reserved("frame header"));
         }
-        Ok(Layout {
+        Ok(HeaderFields {
             kind: bytes[16],
             flags: bytes[17],
             payload_len: u32::from_le_bytes(part(bytes, 20)),

@@ -1,4 +1,124 @@
-//! Frames and handshake messages, to bytes and back. No sockets.
+//! Frames and handshake messages, to bytes and back. No sockets, no clock, no decisions. What follows is the
+//! specification of the wire format, version [`VERSION`]; `tests/wire_golden.rs` has every message written out in bytes.
+//!
+//! # Conventions
+//!
+//! A *session* is one sender and one receiver process and the TCP connections between them, its *links*. Numbers are
+//! little-endian and of fixed width. Reserved bytes and bits, unused fields and padding are zero, and a message in
+//! which they are not is refused. A message has exactly one encoding and no bytes left over. Every length and count
+//! is checked against a constant of [`crate::limits`] before as much is read or allocated. Names and paths are bytes;
+//! reasons and details are UTF-8 for people, and whoever prints them escapes them first.
+//!
+//! A *tag* is the first 16 bytes of keyed BLAKE3. In this version its key is [`PUBLISHED_KEY`], known to everybody, and
+//! nothing is encrypted: a tag finds accidents and strangers' traffic, and stops no attacker.
+//!
+//! # A session, in order
+//!
+//! ```text
+//! sender (dials)                              receiver (listens)
+//! Hello ─────────────────────────────────────►            first connection: link 0
+//!       ◄───────────────────────────── Welcome, or Refuse and the end
+//!       ◄───────────────────────────── Ack                its first frame: how much may be sent
+//! Chunk … ───────────────────────────────────►            any link, any order
+//!       ◄───────────────────────────── Ack …              any link
+//! Join ──────────────────────────────────────►            each further connection
+//!       ◄───────────────────────────── Joined, or Refuse; then Ack
+//! Notes, Finish ─────────────────────────────►            once the source has ended
+//!       ◄───────────────────────────── Commit             on every link, once all is durable
+//! Bye ───────────────────────────────────────►            on every link; then both close
+//! ```
+//!
+//! - A connection begins with one handshake message each way and carries frames after that.
+//! - The sender sends chunks whose number is below `credit_limit` of the latest Ack, on whichever link it likes, and
+//!   keeps each until an Ack covers it. It may send a chunk again at any time, on any link, as the same bytes.
+//! - Acks say all there is to say, so the latest is enough. Of two Acks the one with the higher `next`, credit limit,
+//!   durable mark, notes or settled count is the later one; none of these ever falls (a link that is gone leaves the
+//!   list).
+//! - A chunk frame whose header is good but whose payload is not is dropped; its link goes on. The sender finds it: it
+//!   was sent on a link, it is among the frames which that link has settled, and it is neither below `next` nor in the
+//!   bitmap.
+//! - A header whose tag does not fit means that the place where frames begin is lost: the connection is closed, and
+//!   what was sent on it and not acknowledged is sent again elsewhere. The same goes for a control frame that does not
+//!   fit its digest.
+//! - All control frames are absolute or numbered, so a repeated one is harmless. The sender repeats Notes until
+//!   `Ack.notes` covers them, and Finish on each link that comes up, until Commit. The receiver repeats Commit on each
+//!   link that comes up, until Bye.
+//! - Either side may send Ping on a link at any time, and answers a Ping with Pong on the same link. Any byte is a sign
+//!   of life.
+//! - **The end.** Only Commit means success: the receiver has verified and synced everything. Abort, from either side,
+//!   ends a session that failed and carries the exit code for both ends. End of file or a reset is never an end, only
+//!   the loss of one link. Before it closes, a side reads until the peer closes or [`crate::limits::DRAIN`] has passed,
+//!   since closing with unread bytes destroys what was sent last.
+//!
+//! # Handshake messages
+//!
+//! | at | bytes | field |
+//! |---|---|---|
+//! | 0 | 8 | magic: `blast`, CR, LF, NUL |
+//! | 8 | 2 | version |
+//! | 10 | 1 | kind |
+//! | 11 | 1 | reserved |
+//! | 12 | 2 | length of the body, at most [`HANDSHAKE_MAX`](crate::limits::HANDSHAKE_MAX) |
+//! | 14 | 2 | reserved |
+//! | 16 | | body |
+//! | | 16 | MAC: the tag of everything before it |
+//!
+//! Other versions keep magic, version, kind and length where they are, and keep Refuse as it is, its MAC always under
+//! the published key: a listener answers a Hello of another version with a Refuse that the dialer can read.
+//!
+//! | kind | from | body |
+//! |---|---|---|
+//! | 1 Hello | dialer | session 16, offer 1; then for offer 1 (tree): number of sources 4; 2 (file): size 8, last name (rest); 3 (standard input): nothing |
+//! | 2 Welcome | listener | session 16, layout 1 (1 archive, 2 raw), reserved 3, window in chunks 4, addresses |
+//! | 3 Join | dialer | session 16, link 4, nonce 16 |
+//! | 4 Joined | listener | session 16, link 4, nonce 16, all repeated from Join |
+//! | 5 Refuse | listener | exit code 1, reason (rest) |
+//!
+//! The dialer numbers links; 0 is the first connection, and a connection that is dialled again gets a new number.
+//!
+//! # Frames
+//!
+//! A header of [`HEADER_LEN`] bytes, then the payload.
+//!
+//! | at | bytes | field | in control frames |
+//! |---|---|---|---|
+//! | 0 | 16 | tag of the header's bytes from 16 on | |
+//! | 16 | 1 | kind | |
+//! | 17 | 1 | flags: bit 0 STREAM (reserved for a listing that the receiver streams back; refused in this version), bit 1 DATA, bit 2 SOLE, bit 3 ZSTD | 0 |
+//! | 18 | 2 | reserved | |
+//! | 20 | 4 | length of the payload, at most [`CHUNK_LEN`](crate::limits::CHUNK_LEN) | at most [`CONTROL_MAX`](crate::limits::CONTROL_MAX) |
+//! | 24 | 8 | sequence number | 0 |
+//! | 32 | 8 | offset of a slice | 0 |
+//! | 40 | 4 | length of the content, at most [`CHUNK_LEN`](crate::limits::CHUNK_LEN) | 0 |
+//! | 44 | 4 | reserved | |
+//! | 48 | 32 | digest of the content | BLAKE3 of the payload |
+//!
+//! **Chunk** (kind 1). Without DATA the chunk is mixed: whole small entries, headers and padding; offset 0, digest plain
+//! BLAKE3; it may be empty. With DATA it is a slice of one large file or raw stream at that offset, a multiple of
+//! `CHUNK_LEN`: a full chunk unless it is the last, never empty. Its digest is the chaining value of its BLAKE3 subtree,
+//! or plain BLAKE3 with SOLE, for a file's only slice (offset 0). With ZSTD the payload is one zstd frame, shorter than
+//! the content, which names the content's length; otherwise it is the content.
+//!
+//! Payloads of control frames:
+//!
+//! | kind | from | payload |
+//! |---|---|---|
+//! | 2 Ack | receiver | next 8, credit limit 8, durable mark 8, notes 8, bitmap 16 × 8, number of links 2, and for each: link 4, settled frames 8 |
+//! | 3 Notes | sender | number of the first 8, notes |
+//! | 4 Ping | both | number 8 |
+//! | 5 Pong | both | number 8 of the Ping |
+//! | 6 Links | receiver | addresses |
+//! | 7 Finish | sender | chunks 8, entries 8, stream bytes 8, content bytes 8, notes 8, unnamed losses 8, unnamed harmless notes 8, digest of the transfer 32 |
+//! | 8 Commit | receiver | exit code 1 (0 or 1), whether the stream has a digest 1, entries 8, content bytes 8, losses 8, harmless notes 8, digest of the transfer 32, digest of the stream 32 (or zeros), notes |
+//! | 9 Bye | sender | nothing |
+//! | 10 Abort | both | exit code 1, reason (rest, at most [`REASON_MAX`](crate::limits::REASON_MAX)) |
+//!
+//! *Bitmap*: bit i of word j stands for chunk `next + 64 j + i`. *Addresses*: their number 2 (at most
+//! [`ADDRESSES_MAX`]), and for each: interface 16 (at most 15 bytes, then zeros), address 16 (an IPv4 address is the
+//! first 4, then zeros), port 2, family 1 (4 or 6), prefix length 1, speed in Mbit/s 4. *Notes*: their number 2 (at most
+//! [`NOTES_PER_FRAME_MAX`](crate::limits::NOTES_PER_FRAME_MAX)), and for each: kind 1 ([`crate::report::NoteKind`]),
+//! reserved 1, length of the path 2, length of the detail 2, path, detail. A path longer than
+//! [`NOTE_PATH_MAX`](crate::limits::NOTE_PATH_MAX) and a detail longer than `REASON_MAX` end in `…`.
 
 mod address;
 mod codec;
@@ -7,6 +127,8 @@ mod error;
 mod handshake;
 mod header;
 mod note;
+#[cfg(test)]
+mod tests;
 
 pub use address::{ADDRESSES_MAX, Address, is_sendable};
 pub use control::{Ack, Commit, Control, Finish, decode_control};

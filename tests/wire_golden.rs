@@ -1,0 +1,450 @@
+//! Every frame and handshake message, written out in bytes: what is sent, and that it is understood. If one of these
+//! fails, two builds of this version can no longer talk to each other: change the version, not the bytes.
+//!
+//! A line is bytes in hex and, after a bar, what they mean.
+
+use blast::error::ExitCode;
+use blast::ids::{Digest, LinkId, Seq, SessionId};
+use blast::report::{Note, NoteKind};
+use blast::wire::*;
+
+const SESSION: SessionId = SessionId(*b"\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f");
+const NONCE: [u8; 16] =
+    [0xa0, 0xa1, 0xa2, 0xa3, 0xa4, 0xa5, 0xa6, 0xa7, 0xa8, 0xa9, 0xaa, 0xab, 0xac, 0xad, 0xae, 0xaf];
+
+fn bytes(golden: &str) -> Vec<u8> {
+    let hex: String = golden.lines().flat_map(|line| line.split('|').next()).flat_map(str::split_whitespace).collect();
+    assert!(hex.len().is_multiple_of(2), "an odd number of digits");
+    (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(&hex[i..i + 2], 16).expect("hex")).collect()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+fn chunk_golden(head: ChunkHead, golden: &str) {
+    let golden = bytes(golden);
+    assert_eq!(hex(&encode_chunk_header(&head, &PUBLISHED_KEY)), hex(&golden), "{head:?}");
+    let header = golden[..].try_into().expect("a header");
+    assert_eq!(decode_header(header, &PUBLISHED_KEY), Ok(Header::Chunk(head)));
+}
+
+fn control_golden(frame: Control, golden: &str) {
+    let golden = bytes(golden);
+    let mut encoded = Vec::new();
+    encode_control(&frame, &PUBLISHED_KEY, &mut encoded);
+    assert_eq!(hex(&encoded), hex(&golden), "{frame:?}");
+    let (header, payload) = golden.split_first_chunk().expect("a header");
+    let Ok(Header::Control(header)) = decode_header(header, &PUBLISHED_KEY) else { panic!("not a control frame") };
+    assert_eq!(header.payload_len(), payload.len());
+    assert_eq!(decode_control(&header, payload), Ok(frame));
+}
+
+fn handshake_golden(message: Handshake, golden: &str) {
+    let golden = bytes(golden);
+    let mut encoded = Vec::new();
+    encode_handshake(&message, &PUBLISHED_KEY, &mut encoded);
+    assert_eq!(hex(&encoded), hex(&golden), "{message:?}");
+    let (prefix, rest) = golden.split_first_chunk().expect("a prefix");
+    let prefix = decode_handshake_prefix(prefix).expect("ours");
+    assert_eq!(prefix.rest_len(), rest.len());
+    assert_eq!(decode_handshake(&prefix, rest, &PUBLISHED_KEY), Ok(message));
+}
+
+fn addresses() -> Vec<Address> {
+    vec![
+        Address { interface: "eth0".to_owned(), addr: "10.0.0.2:7411".parse().unwrap(), prefix: 24, speed_mbit: 1000 },
+        Address {
+            interface: "enp129s0f1np1-x".to_owned(),
+            addr: "[fe80::1:2ff:fe03:405]:7411".parse().unwrap(),
+            prefix: 64,
+            speed_mbit: 100_000,
+        },
+    ]
+}
+
+fn notes() -> Vec<Note> {
+    vec![
+        Note { kind: NoteKind::Vanished, path: b"a/\xff".to_vec(), detail: String::new() },
+        Note { kind: NoteKind::ReadError, path: Vec::new(), detail: "é".to_owned() },
+    ]
+}
+
+#[test]
+fn mixed_chunk() {
+    let head = ChunkHead {
+        seq: Seq(0x0102_0304_0506_0708),
+        kind: ChunkKind::Mixed,
+        content_len: 0x000f_fe00,
+        payload_len: 0x000f_fe00,
+        zstd: false,
+        digest: Digest([0xd1; 32]),
+    };
+    chunk_golden(
+        head,
+        "e7f6abaf9924dce6c5e03a1306e7b6ab | tag
+         01 00 0000 | kind, flags, reserved
+         00fe0f00 | payload length
+         0807060504030201 | sequence number
+         0000000000000000 | offset
+         00fe0f00 | content length
+         00000000 | reserved
+         d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1 d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1 | digest of the content",
+    );
+}
+
+#[test]
+fn data_chunk_compressed() {
+    let head = ChunkHead {
+        seq: Seq(9),
+        kind: ChunkKind::Data { offset: 5 << 20, sole: false },
+        content_len: 1 << 20,
+        payload_len: 0x1234,
+        zstd: true,
+        digest: Digest([0xd2; 32]),
+    };
+    chunk_golden(
+        head,
+        "56b97ad35250c06d2061d9f364a8be5d | tag
+         01 0a 0000 | kind, flags DATA and ZSTD, reserved
+         34120000 | payload length
+         0900000000000000 | sequence number
+         0000500000000000 | offset
+         00001000 | content length
+         00000000 | reserved
+         d2d2d2d2d2d2d2d2d2d2d2d2d2d2d2d2 d2d2d2d2d2d2d2d2d2d2d2d2d2d2d2d2 | digest of the content",
+    );
+}
+
+#[test]
+fn data_chunk_that_is_the_only_slice() {
+    let head = ChunkHead {
+        seq: Seq(0),
+        kind: ChunkKind::Data { offset: 0, sole: true },
+        content_len: 1,
+        payload_len: 1,
+        zstd: false,
+        digest: Digest([0xd3; 32]),
+    };
+    chunk_golden(
+        head,
+        "a85eef4545a6acaecc78d14ba7780559 | tag
+         01 06 0000 | kind, flags DATA and SOLE, reserved
+         01000000 | payload length
+         0000000000000000 | sequence number
+         0000000000000000 | offset
+         01000000 | content length
+         00000000 | reserved
+         d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3 d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3 | digest of the content",
+    );
+}
+
+#[test]
+fn ack() {
+    let mut bitmap = [0; 16];
+    bitmap[0] = 0b110;
+    bitmap[15] = 1 << 63;
+    let links = vec![(LinkId(0), 0x0a0b), (LinkId(0x0102_0304), 7)];
+    let frame = Ack { next: 0x1122, bitmap, credit_limit: 0x3344, durable: 0x5566, notes: 0x7788, links };
+    control_golden(
+        Control::Ack(frame),
+        "4267803be6641aa03af952be6cacf34f | tag
+         02 00 0000 ba000000 | kind, flags, reserved, payload length
+         0000000000000000 0000000000000000 00000000 00000000 | unused
+         e1b8997aaa03312fa1041f31ecd93f13 6eddf59f9f5029e89269202a5de51ffa | digest of the payload
+         2211000000000000 | next
+         4433000000000000 | credit limit
+         6655000000000000 | durable mark
+         8877000000000000 | notes
+         0600000000000000 0000000000000000 0000000000000000 0000000000000000 | bitmap: next + 1, next + 2
+         0000000000000000 0000000000000000 0000000000000000 0000000000000000
+         0000000000000000 0000000000000000 0000000000000000 0000000000000000
+         0000000000000000 0000000000000000 0000000000000000 0000000000000080 | next + 1023
+         0200 | links
+         00000000 0b0a000000000000 | link, settled
+         04030201 0700000000000000",
+    );
+}
+
+#[test]
+fn notes_frame() {
+    control_golden(
+        Control::Notes { first: 0x0102, notes: notes() },
+        "f584a5afe2768823963a2a5082b7016f | tag
+         03 00 0000 1b000000 | kind, flags, reserved, payload length
+         0000000000000000 0000000000000000 00000000 00000000 | unused
+         cd569046489eb5359e9acca940ccc8b4 aa366a770b3edf67c173d5ac4a8f52ab | digest of the payload
+         0201000000000000 | number of the first
+         0200 | notes
+         01 00 0300 0000 612fff | vanished, reserved, path and detail lengths, path
+         05 00 0000 0200 c3a9 | read error, reserved, path and detail lengths, detail",
+    );
+}
+
+#[test]
+fn ping_and_pong() {
+    control_golden(
+        Control::Ping(0x0102_0304_0506_0708),
+        "c2c79f6bfccf056c2084e53fd46c3f34 | tag
+         04 00 0000 08000000 | kind, flags, reserved, payload length
+         0000000000000000 0000000000000000 00000000 00000000 | unused
+         36fb4020ed2e7862610ad6fa3bb63301 080cbd00a3a651635b75d425a50f8d43 | digest of the payload
+         0807060504030201 | number",
+    );
+    control_golden(
+        Control::Pong(0x0102_0304_0506_0708),
+        "02d8c405b8a28bfa690f32708841bef0 | tag
+         05 00 0000 08000000 | kind, flags, reserved, payload length
+         0000000000000000 0000000000000000 00000000 00000000 | unused
+         36fb4020ed2e7862610ad6fa3bb63301 080cbd00a3a651635b75d425a50f8d43 | digest of the payload
+         0807060504030201 | number",
+    );
+}
+
+#[test]
+fn links() {
+    control_golden(
+        Control::Links(addresses()),
+        "4f82400670424a2befd5093e74ee63da | tag
+         06 00 0000 52000000 | kind, flags, reserved, payload length
+         0000000000000000 0000000000000000 00000000 00000000 | unused
+         f173f90fd4fddc22fa8dc3eefc211cb8 f6e5d6316a3e08aa70a6e340ff190063 | digest of the payload
+         0200 | addresses
+         65746830000000000000000000000000 | eth0
+         0a000002000000000000000000000000 f31c 04 18 e8030000 | address, port, family, prefix, speed
+         656e70313239733066316e70312d7800 | enp129s0f1np1-x
+         fe80000000000000000102fffe030405 f31c 06 40 a0860100 | address, port, family, prefix, speed",
+    );
+}
+
+#[test]
+fn finish() {
+    let frame = Finish {
+        chunks: 1,
+        entries: 2,
+        bytes: 3,
+        content_bytes: 4,
+        notes: 5,
+        unnamed: (6, 7),
+        digest: Digest([0xd4; 32]),
+    };
+    control_golden(
+        Control::Finish(frame),
+        "d3dfb3e0d6ae940cf07e3fe5ded6bb20 | tag
+         07 00 0000 58000000 | kind, flags, reserved, payload length
+         0000000000000000 0000000000000000 00000000 00000000 | unused
+         7ff0941298b034b34dcffa82a8dde41d de12a490852cb13b4c2c3d779b60c332 | digest of the payload
+         0100000000000000 | chunks
+         0200000000000000 | entries
+         0300000000000000 | stream bytes
+         0400000000000000 | content bytes
+         0500000000000000 | notes
+         0600000000000000 | unnamed losses
+         0700000000000000 | unnamed harmless notes
+         d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4 d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4 | digest of the transfer",
+    );
+}
+
+#[test]
+fn commit_of_a_tree() {
+    let frame = Commit {
+        code: ExitCode::Partial,
+        entries: 2,
+        content_bytes: 3,
+        digest: Digest([0xd5; 32]),
+        stream_digest: None,
+        totals: (4, 5),
+        notes: notes(),
+    };
+    control_golden(
+        Control::Commit(frame),
+        "28262492833e64185ea9725aaa64552f | tag
+         08 00 0000 75000000 | kind, flags, reserved, payload length
+         0000000000000000 0000000000000000 00000000 00000000 | unused
+         17f8882d6d1ab0310562cd2e04a182d8 767aad19ef1999d4abfba84d90bd0dc0 | digest of the payload
+         01 00 | partial, no stream digest
+         0200000000000000 | entries
+         0300000000000000 | content bytes
+         0400000000000000 | losses
+         0500000000000000 | harmless notes
+         d5d5d5d5d5d5d5d5d5d5d5d5d5d5d5d5 d5d5d5d5d5d5d5d5d5d5d5d5d5d5d5d5 | digest of the transfer
+         00000000000000000000000000000000 00000000000000000000000000000000 | no digest of the stream
+         0200 | notes
+         01 00 0300 0000 612fff | vanished, reserved, path and detail lengths, path
+         05 00 0000 0200 c3a9 | read error, reserved, path and detail lengths, detail",
+    );
+}
+
+#[test]
+fn commit_of_a_stream() {
+    let frame = Commit {
+        code: ExitCode::Whole,
+        entries: 0,
+        content_bytes: 0x0010_0000_0001,
+        digest: Digest([0xd6; 32]),
+        stream_digest: Some(Digest([0xd7; 32])),
+        totals: (0, 0),
+        notes: Vec::new(),
+    };
+    control_golden(
+        Control::Commit(frame),
+        "85d9ab36bdecf0b9491d1628634c1d7a | tag
+         08 00 0000 64000000 | kind, flags, reserved, payload length
+         0000000000000000 0000000000000000 00000000 00000000 | unused
+         98228d35f501fe701202a2c93b31bc36 1ca9f611fab7d10c7837632095614e92 | digest of the payload
+         00 01 | whole, a stream digest
+         0000000000000000 | entries
+         0100000010000000 | content bytes
+         0000000000000000 | losses
+         0000000000000000 | harmless notes
+         d6d6d6d6d6d6d6d6d6d6d6d6d6d6d6d6 d6d6d6d6d6d6d6d6d6d6d6d6d6d6d6d6 | digest of the transfer
+         d7d7d7d7d7d7d7d7d7d7d7d7d7d7d7d7 d7d7d7d7d7d7d7d7d7d7d7d7d7d7d7d7 | digest of the stream
+         0000 | notes",
+    );
+}
+
+#[test]
+fn bye() {
+    control_golden(
+        Control::Bye,
+        "c9c38d72d62989850b0fea97c413045e | tag
+         09 00 0000 00000000 | kind, flags, reserved, payload length
+         0000000000000000 0000000000000000 00000000 00000000 | unused
+         af1349b9f5f9a1a6a0404dea36dcc949 9bcb25c9adc112b7cc9a93cae41f3262 | digest of the payload",
+    );
+}
+
+#[test]
+fn abort() {
+    control_golden(
+        Control::Abort { code: ExitCode::Destination, reason: "no space left".to_owned() },
+        "931c469e4c04642ebc5cb1444b1e7550 | tag
+         0a 00 0000 0e000000 | kind, flags, reserved, payload length
+         0000000000000000 0000000000000000 00000000 00000000 | unused
+         44c59cbd37cd8f42a4446f10a08dcea3 da8e487b7e036b4011ee9df435fbcb4a | digest of the payload
+         05 | exit code
+         6e6f207370616365206c656674 | reason",
+    );
+}
+
+#[test]
+fn hello_with_a_tree() {
+    handshake_golden(
+        Handshake::Hello { session: SESSION, offer: Offer::Tree { sources: 3 } },
+        "626c6173740d0a00 0100 01 00 1500 0000 | magic, version, kind, reserved, body length, reserved
+         000102030405060708090a0b0c0d0e0f | session
+         01 03000000 | tree, sources
+         15949db148c22f2ad6b28f666b05ddae | MAC",
+    );
+}
+
+#[test]
+fn hello_with_a_file() {
+    handshake_golden(
+        Handshake::Hello { session: SESSION, offer: Offer::File { name: b"disk.img\xfe".to_vec(), size: 1 << 40 } },
+        "626c6173740d0a00 0100 01 00 2200 0000 | magic, version, kind, reserved, body length, reserved
+         000102030405060708090a0b0c0d0e0f | session
+         02 0000000000010000 6469736b2e696d67fe | file, size, name
+         fa82505de35c258e02ff767bbd8294e6 | MAC",
+    );
+}
+
+#[test]
+fn hello_with_standard_input() {
+    handshake_golden(
+        Handshake::Hello { session: SESSION, offer: Offer::Stream },
+        "626c6173740d0a00 0100 01 00 1100 0000 | magic, version, kind, reserved, body length, reserved
+         000102030405060708090a0b0c0d0e0f | session
+         03 | standard input
+         dffad91b14bdc31a0c9ceb07c25753cd | MAC",
+    );
+}
+
+#[test]
+fn welcome() {
+    let message =
+        Handshake::Welcome { session: SESSION, layout: Layout::Archive, window_chunks: 128, addresses: addresses() };
+    handshake_golden(
+        message,
+        "626c6173740d0a00 0100 02 00 6a00 0000 | magic, version, kind, reserved, body length, reserved
+         000102030405060708090a0b0c0d0e0f | session
+         01 000000 80000000 | archive, reserved, window
+         0200 | addresses
+         65746830000000000000000000000000 | eth0
+         0a000002000000000000000000000000 f31c 04 18 e8030000 | address, port, family, prefix, speed
+         656e70313239733066316e70312d7800 | enp129s0f1np1-x
+         fe80000000000000000102fffe030405 f31c 06 40 a0860100 | address, port, family, prefix, speed
+         71f1cdb7ef70a6524c1f4d612d2c4624 | MAC",
+    );
+    let raw = Handshake::Welcome { session: SESSION, layout: Layout::Raw, window_chunks: 1024, addresses: Vec::new() };
+    handshake_golden(
+        raw,
+        "626c6173740d0a00 0100 02 00 1a00 0000 | magic, version, kind, reserved, body length, reserved
+         000102030405060708090a0b0c0d0e0f | session
+         02 000000 00040000 | raw, reserved, window
+         0000 | addresses
+         cc321552a3b67ce96f8e95dd62628d51 | MAC",
+    );
+}
+
+#[test]
+fn join_and_joined() {
+    handshake_golden(
+        Handshake::Join { session: SESSION, link: LinkId(0x0102), nonce: NONCE },
+        "626c6173740d0a00 0100 03 00 2400 0000 | magic, version, kind, reserved, body length, reserved
+         000102030405060708090a0b0c0d0e0f | session
+         02010000 | link
+         a0a1a2a3a4a5a6a7a8a9aaabacadaeaf | nonce
+         01511c1832807bf4cfeb4b20f2df3f15 | MAC",
+    );
+    handshake_golden(
+        Handshake::Joined { session: SESSION, link: LinkId(0x0102), nonce: NONCE },
+        "626c6173740d0a00 0100 04 00 2400 0000 | magic, version, kind, reserved, body length, reserved
+         000102030405060708090a0b0c0d0e0f | session
+         02010000 | link
+         a0a1a2a3a4a5a6a7a8a9aaabacadaeaf | nonce
+         c3d271be9ce315e262db9db2b9a9669e | MAC",
+    );
+}
+
+#[test]
+fn refuse() {
+    handshake_golden(
+        Handshake::Refuse { code: ExitCode::Refused, reason: "not empty".to_owned() },
+        "626c6173740d0a00 0100 05 00 0a00 0000 | magic, version, kind, reserved, body length, reserved
+         03 | exit code
+         6e6f7420656d707479 | reason
+         b326ef05bbae65bc40c4f83d84ef335a | MAC",
+    );
+}
+
+/// A Refuse of version 7: its reserved bytes may have a meaning by then, the rest stays.
+#[test]
+fn a_refuse_of_another_version_is_understood() {
+    let golden = bytes(
+        "626c6173740d0a00 0700 05 01 0a00 0203 | magic, version, kind, unknown, body length, unknown
+         03 | exit code
+         6e6f7420656d707479 | reason
+         d478ab506846855e8801a2e1f1030e38 | MAC",
+    );
+    let (prefix, rest) = golden.split_first_chunk().expect("a prefix");
+    let prefix = decode_handshake_prefix(prefix).expect("a Refuse");
+    let other_key = TagKey([9; 32]);
+    let message = decode_handshake(&prefix, rest, &other_key).expect("a Refuse, whatever our key");
+    assert_eq!(message, Handshake::Refuse { code: ExitCode::Refused, reason: "not empty".to_owned() });
+}
+
+#[test]
+fn another_version_and_a_stranger_are_told_apart() {
+    let hello_of_version_2 = bytes("626c6173740d0a00 0200 01 00 1100 0000");
+    let error = decode_handshake_prefix(hello_of_version_2[..].try_into().unwrap()).unwrap_err();
+    assert_eq!(error, WireError::Version { theirs: 2 });
+    assert_eq!(error.to_string(), "the other side speaks version 2 of blast's protocol, this side version 1");
+
+    let error = decode_handshake_prefix(b"SSH-2.0-OpenSSH_").unwrap_err();
+    assert_eq!(error, WireError::NotBlast { first: *b"SSH-2.0-" });
+    assert_eq!(error.to_string(), "the other side does not speak blast (its first bytes are 'SSH-2.0-')");
+
+    let converted = decode_handshake_prefix(b"blast\n\0\x01\0\x01\0\x11\0\0\0\0").unwrap_err();
+    assert!(matches!(converted, WireError::NotBlast { .. }), "a path that converts line ends is found out");
+}
