@@ -1,5 +1,90 @@
 //! blast moves a tree or a stream between two machines over every link they share, verified.
-//! (The architecture is described here.)
+//!
+//! `blast recv /restore` on one machine and `blast send /data host` on the other. The sender turns the tree into one tar
+//! stream, cuts it into numbered chunks of at most 1 MiB and lets every link take the next one when it has room; the
+//! receiver verifies each with BLAKE3, puts them back in order and unpacks them. The program is a thin shell around
+//! this library: [`send::run`] and [`recv::run`] do a transfer and return a [`report::Report`], or an [`Error`] that
+//! says what a user can act on.
+//!
+//! # How data flows
+//!
+//! ```text
+//! sender                                              receiver
+//!
+//! walk      list the tree, in one fixed order         write ×N  bytes and attributes onto the disk
+//!   │                                                   ▲
+//! plan      number chunks: which entries share one,   unpack    the archive into jobs for writers, in order
+//!   │       which slice of a large file is one          ▲
+//! fill ×N   read files, lay out the chunk             deliver   in the order of the numbers
+//! seal ×N   compress, digest                            ▲
+//!   │                                                 open ×N   decompress, verify
+//! SendFlow  who sends what; what is unacknowledged      ▲
+//!   │                                                 RecvFlow  admit, hold, acknowledge, give credit
+//!   │                                                   ▲
+//! link ×L   ═══════════════ chunk frames ══════════►  link ×L
+//!           ◄══════════ acks and credit, any link ══
+//! ```
+//!
+//! - **Numbers come before parallelism.** A chunk has its sequence number from the plan on. What follows runs in any
+//!   order on any thread, and order is restored in one place, the receiver's reassembly buffer. The chunks' contents in
+//!   order are the stream: a valid tar archive, or the raw bytes of one file or of standard input.
+//! - **Two kinds of chunk.** A *mixed* chunk holds whole small entries, headers and padding; the worker that lays it out
+//!   opens and reads them there and then, so a file that has vanished or shrunk is left out or told truly and disturbs
+//!   no other. A *data* chunk is one aligned slice of a large file or raw stream and nothing else: it bypasses the
+//!   archive parser, and the slices' digests merge into the file's own BLAKE3.
+//! - **Sealed once.** A chunk is kept as sealed until it is acknowledged, and what is sent again, on whatever link, is
+//!   the same bytes. The source is never read twice.
+//! - **Links pull.** A link takes the lowest waiting chunk when its socket has room, so fast and slow links each carry
+//!   their share without weights or measurements. A link that dies gives its unacknowledged chunks back; when nothing
+//!   fresh may be sent, an idle link sends the lowest unacknowledged one once more, so the slowest link does not decide
+//!   when it ends.
+//! - **Credit is memory.** The receiver allows as many chunks as it has buffers. A number is taken only by a verified
+//!   copy and a held chunk is never dropped, so memory is the window and one buffer for each link, whatever the peer,
+//!   the disk or the network do.
+//! - **Acks are absolute.** One snapshot says all there is to say: what is held, how far credit goes, and how many frames
+//!   of each link are settled, from which the sender finds chunks that failed verification. Losing or repeating one
+//!   costs nothing, and no connection is special: any link may die, the first one too.
+//! - **Success is one thing.** The sender's last word is Finish with the digest of all chunks. The receiver syncs the
+//!   disk, then answers Commit on every link. Without Commit the sender fails; end-of-file and resets end nothing.
+//!   What happened to single entries travels beside the stream as [`report::Note`]s and makes the exit code 1.
+//!
+//! # The rooms
+//!
+//! | room | what it does | what it never does |
+//! |---|---|---|
+//! | [`error`] [`ids`] [`limits`] [`options`] [`report`] [`stats`] [`sys`] | the ground floor: words and bounds all share; `sys` has the only unsafe code | import another room |
+//! | [`wire`] | frames and handshake messages to bytes and back; its documentation is the wire format | see a socket |
+//! | [`archive`] | the tar dialect: one entry's headers to bytes and back | I/O |
+//! | [`chunk`] | buffers, digests, seal and open | I/O |
+//! | [`flow`] | the protocol's decisions, as state machines | name a clock, thread, socket or file |
+//! | [`source`] | what is sent: walk, plan, fill, standard input | follow a link, write |
+//! | [`sink`] | what is received: unpack, writers, raw targets; nothing leaves its root or replaces what is there | trust a name |
+//! | [`link`] | the only sockets: find, dial, accept, handshake, read, write | touch a file |
+//! | [`send`] [`recv`] | the two conductors, mirrored: build the stages, own the session, wait, report | move bytes themselves |
+//! | [`cli`] | arguments, progress, exit codes, reports | know how anything works |
+//!
+//! Imports go one way: ground floor ← wire, archive ← chunk, flow ← source, sink, link ← send, recv ← cli. The crate
+//! `tar` is named only in `archive`; tokio and socket2 only in `link`, `send` and `recv`; clap and indicatif only in `cli`,
+//! which is also the only room that prints. `tests/house.rs` holds all this.
+//!
+//! # Threads
+//!
+//! Each side has one tokio runtime on one thread: sockets, timers, signals. CPU and disk belong to plain threads joined
+//! by bounded channels: the source's walk and plan, a worker for each core that fills and seals (or opens and verifies),
+//! the sink's unpacker and writers. Queues from the runtime into threads are as long as the buffer pool, so handing over
+//! never waits; the flow stands behind a mutex held for one decision, never over I/O. Buffers are pooled and claimed in
+//! the order of the numbers, so the lowest number always has what it needs. Closing runs down the chain; the first
+//! error wins and runs up.
+//!
+//! # What is deliberately absent
+//!
+//! - Weights, speed probes and bonding: a socket's own room is the measurement.
+//! - A control connection: it would be a link that may not die.
+//! - Reading a file again to send it again, and checksums of whole files before sending.
+//! - Replacing anything in a destination: one that holds more than empty directories is refused.
+//! - In this version: encryption and authentication (the wire has their place; whoever reaches the port can talk to it),
+//!   resuming after either process has ended, starting the receiver over ssh, extended attributes, ACLs, devices and
+//!   holes.
 
 pub mod archive;
 pub mod chunk;
