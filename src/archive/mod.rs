@@ -23,12 +23,14 @@
 //!
 //! | key | present when | block then holds |
 //! |---|---|---|
-//! | `hdrcharset` | path or target is not UTF-8; the value is `BINARY` | |
-//! | `path` | it cannot be split, or is not UTF-8 | as much of the last component as fits, or the whole path split |
-//! | `linkpath` | more than 100 bytes, or not UTF-8 | its first 100 bytes |
+//! | `hdrcharset` | a path or target below is not UTF-8; the value is `BINARY` | |
+//! | `path` | it cannot be split | as much of the last component as fits |
+//! | `linkpath` | more than 100 bytes | its first 100 bytes |
 //! | `size` | 8 GiB and more | 0 |
 //! | `uid`, `gid` | more than 2097151 | 0 |
 //! | `mtime` | fraction of a second, before 1970, or from 8589934592 s (2242) on | whole seconds, or 0 if out of range |
+//!
+//! Names in the block are bytes in no particular charset, which is how readers take them.
 //!
 //! A record is `LENGTH KEY=VALUE\n` with the length of all of it in decimal. Values are found by length, never by
 //! searching for the newline: a value may hold anything, `\n` and what looks like the next record included. Numbers
@@ -40,7 +42,10 @@
 //! our reading of a stream and another tar's could then only come from our own writer, whose output GNU tar and bsdtar
 //! extract to the same tree (a test).
 //!
-//! Foreign readers, as far as they differ: bsdtar adds the fraction of a time before 1970 instead of subtracting it.
+//! Foreign readers, as far as they differ. bsdtar 3.6 adds the fraction of a time before 1970 instead of subtracting it,
+//! gives no times to a directory that was there before (the one it extracts into), and wants a UTF-8 locale for
+//! records that are not ASCII. GNU tar 1.34 takes names as they are, but prints a line for each `hdrcharset`, which is
+//! why it is used only where bsdtar needs it.
 //!
 //! Extended attributes, ACLs, device nodes and holes are not carried yet. Their place is a field of [`Entry`] or a
 //! variant of [`EntryKind`] and a record in the table above (`SCHILY.xattr.*`, `SCHILY.acl.*`, `GNU.sparse.*`); until

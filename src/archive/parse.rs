@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn a_header_cut_at_any_byte_is_refused() {
-        let whole = written(&file(&"p/".repeat(200).trim_end_matches('/').to_string()));
+        let whole = written(&file("p/".repeat(200).trim_end_matches('/')));
         for len in 1..whole.len() {
             assert_eq!(refused(&whole[..len]), ArchiveError::Truncated, "{len} bytes");
         }

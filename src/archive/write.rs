@@ -67,15 +67,16 @@ impl Extended<'_> {
         let target = entry.kind.target().unwrap_or_default();
         let size = entry.kind.content_len();
         let split = split(entry);
-        let text_path = std::str::from_utf8(&entry.path).is_ok();
-        let text_target = std::str::from_utf8(target).is_ok();
-        let plain_time = entry.mtime.nanos == 0 && (0..=OCTAL_11_MAX as i64).contains(&entry.mtime.secs);
         let slash: &[u8] = if entry.kind.is_directory() { b"/" } else { b"" };
+        let path = split.is_none().then_some([&entry.path, slash]);
+        let linkpath = (target.len() > NAME_FIELD_LEN).then_some(target);
+        let is_text = |value: Option<&[u8]>| value.is_none_or(|value| std::str::from_utf8(value).is_ok());
+        let plain_time = entry.mtime.nanos == 0 && (0..=OCTAL_11_MAX as i64).contains(&entry.mtime.secs);
         let beyond = |n: u64, max: u64| (n > max).then(|| Decimal::of(n));
         let mut extended = Extended {
-            binary: !(text_path && text_target),
-            path: (split.is_none() || !text_path).then_some([&entry.path, slash]),
-            linkpath: (target.len() > NAME_FIELD_LEN || !text_target).then_some(target),
+            binary: !(is_text(path.map(|[path, _]| path)) && is_text(linkpath)),
+            path,
+            linkpath,
             size: beyond(size, OCTAL_11_MAX),
             uid: beyond(entry.uid.into(), OCTAL_7_MAX),
             gid: beyond(entry.gid.into(), OCTAL_7_MAX),
@@ -211,6 +212,7 @@ mod tests {
             file("n".repeat(100)),
             file(long),
             file("é"),
+            file(b"\xff"),
             Entry { uid: 2097151, gid: 2097151, mode: 0o7777, ..file("ids") },
             Entry { mtime: Timestamp { secs: 8589934591, nanos: 0 }, ..file("2242") },
             Entry { kind: EntryKind::File { size: 8589934591 }, ..file("8G") },
@@ -229,7 +231,7 @@ mod tests {
             (file("n".repeat(101)), "111 path="),
             (Entry { kind: EntryKind::Directory, ..file("n".repeat(100)) }, "111 path="),
             (file([&b"p".repeat(156)[..], b"/", &b"n".repeat(100)].concat()), "267 path="),
-            (file(b"\xff"), "21 hdrcharset=BINARY\n9 path=\u{fffd}\n"),
+            (file(b"\xff".repeat(101)), "21 hdrcharset=BINARY\n111 path=\u{fffd}"),
             (Entry { uid: 2097152, ..file("uid") }, "15 uid=2097152\n"),
             (Entry { gid: u32::MAX - 1, ..file("gid") }, "18 gid=4294967294\n"),
             (Entry { mtime: Timestamp { secs: 8589934592, nanos: 0 }, ..file("2242") }, "20 mtime=8589934592\n"),
@@ -238,8 +240,8 @@ mod tests {
             (Entry { kind: EntryKind::File { size: 8589934592 }, ..file("8G") }, "19 size=8589934592\n"),
             (Entry { kind: EntryKind::Symlink { target: vec![b't'; 101] }, ..file("link") }, "115 linkpath="),
             (
-                Entry { kind: EntryKind::Symlink { target: vec![0xff] }, ..file("link") },
-                "21 hdrcharset=BINARY\n14 linkpath=\u{fffd}\n",
+                Entry { kind: EntryKind::Symlink { target: vec![0xff; 101] }, ..file("link") },
+                "21 hdrcharset=BINARY\n115 linkpath=\u{fffd}",
             ),
         ];
         for (entry, start) in extended {
