@@ -88,7 +88,8 @@ impl Tree {
             self.add(parent, EntryKind::Directory, b"");
         }
         let mtime = TIMES[self.members.len() % TIMES.len()];
-        let entry = Entry { path, kind, mode: 0o755, uid: 0, gid: 0, mtime };
+        let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+        let entry = Entry { path, kind, mode: 0o755, uid, gid, mtime };
         entry.check().expect("the archive can carry it");
         assert_eq!(self.places.insert(entry.path.clone(), self.members.len()), None, "a path twice");
         self.members.push((entry, content.to_vec()));
