@@ -8,7 +8,8 @@ use zstd::bulk::{Compressor, Decompressor};
 use super::{Buf, Chunk, ChunkHead, ChunkKind, Sealed, chunk_digest};
 use crate::ids::Seq;
 
-/// Bytes that are compressed to learn whether the rest is worth it: a sixteenth of a full chunk.
+/// Bytes at the start that are compressed to learn whether the rest is worth it: a sixteenth of a full chunk. A mixed
+/// chunk that begins with a file which does not shrink is sent as it is, though what follows might shrink.
 const PROBE_LEN: usize = 64 << 10;
 
 /// The level of the probe at most: fast, but unlike the negative levels it also sees text without repetitions.
