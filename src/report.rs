@@ -33,13 +33,18 @@ pub enum NoteKind {
     Owner = 10,
     /// A bit that needs trust was withheld.
     Withheld = 11,
+    /// A pseudo file system (/proc and the like) is mounted on it; the mount point went, nothing in it.
+    Pseudo = 12,
 }
 
 impl NoteKind {
     /// Every kind, in the wire's order.
-    pub const ALL: [NoteKind; 11] = {
+    pub const ALL: [NoteKind; 12] = {
         use NoteKind::*;
-        [Vanished, Shrank, Changed, Unreadable, ReadError, NotCarried, Socket, NotCreated, Attribute, Owner, Withheld]
+        [
+            Vanished, Shrank, Changed, Unreadable, ReadError, NotCarried, Socket, NotCreated, Attribute, Owner,
+            Withheld, Pseudo,
+        ]
     };
 
     /// The kind for a byte that a peer sent.
@@ -49,7 +54,7 @@ impl NoteKind {
 
     /// Whether a transfer with such a note is less than whole.
     pub fn is_loss(self) -> bool {
-        !matches!(self, NoteKind::Socket | NoteKind::Owner)
+        !matches!(self, NoteKind::Socket | NoteKind::Owner | NoteKind::Pseudo)
     }
 }
 

@@ -333,6 +333,7 @@ fn words(kind: NoteKind) -> &'static str {
         NoteKind::Attribute => "an attribute could not be set",
         NoteKind::Owner => "owner not set",
         NoteKind::Withheld => "withheld",
+        NoteKind::Pseudo => "pseudo file system, not entered",
     }
 }
 

@@ -1,1 +1,192 @@
-//! source
+//! What is sent: the tree, file or stream that becomes chunks.
+//!
+//! Steps:
+//! 1. *walk* (parallel, ahead; its last step sequential): a tree's entries with their metadata, in one order.
+//! 2. *plan* (sequential): which entries share a chunk; slices of large files; numbers and buffers, in order.
+//! 3. *fill* (parallel, called by the conductor's workers): open, check, read; lay out headers and content.
+//!
+//! Order: chunks are numbered in step 2, in the order of the walk; from there on nothing depends on order. Back
+//! pressure: step 2 waits for a buffer, and for room in the queue of planned chunks; step 1 runs a bounded number of
+//! entries ahead of it.
+//!
+//! Never: a link followed below a source, a device or FIFO opened by mistake, a file read that is not a regular one, a
+//! path resolved that the kernel could lead elsewhere meanwhile. What goes wrong with one entry is a note and touches
+//! no other entry; only a stream that cannot be read is an error of the whole.
+//!
+//! # The stream's layout
+//!
+//! Of an archive, for who unpacks it: a mixed chunk holds whole entries. The header of a file whose content does not fit
+//! beside it in one chunk is the last thing in its mixed chunk; the content follows in data chunks; its padding is the
+//! first thing in the mixed chunk after them. The archive's end is in the last chunk. A mixed chunk is empty if all its
+//! entries had to be left out. A raw stream or file is data chunks only, none if it is empty.
+
+mod cell;
+mod dirs;
+mod fill;
+mod large;
+mod links;
+mod meta;
+mod named;
+mod notes;
+mod plan;
+mod pseudo;
+mod read;
+mod stream;
+mod walk;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Receiver, bounded};
+use rustix::fs::{CWD, Mode, OFlags};
+
+pub use fill::{FillScratch, Filled, Planned};
+pub use named::{Tree, open_tree};
+pub use notes::NoteSink;
+
+use crate::chunk::Pool;
+use crate::error::Error;
+use crate::ids::Seq;
+use crate::limits::CHUNK_LEN;
+use crate::stats::Stats;
+use crate::wire::Layout;
+use fill::Context;
+use named::Named;
+use plan::{Emitter, Planner};
+use stream::{StreamError, send_stream};
+use walk::Walk;
+
+/// A source at work.
+pub struct Running {
+    /// Chunks to be filled, in order. Any number of workers may take from it. It ends when all is planned.
+    pub planned: Receiver<Planned>,
+    thread: JoinHandle<Result<SourceEnd, Error>>,
+}
+
+/// What came of a source.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SourceEnd {
+    /// Chunks in all.
+    pub chunks: u64,
+    /// Entries laid out; 0 for a raw stream.
+    pub entries: u64,
+    /// Bytes of content laid out.
+    pub content_bytes: u64,
+    /// Bytes of all chunks.
+    pub stream_bytes: u64,
+}
+
+impl Running {
+    /// Wait until all is planned and every planned chunk is filled or dropped. All notes have been made by then. A
+    /// stream's thread may be in a read that never ends: after giving up, leave it alone.
+    pub fn join(self) -> Result<SourceEnd, Error> {
+        drop(self.planned);
+        self.thread.join().unwrap_or_else(|_| Err(Error::Bug("the thread that plans chunks panicked".into())))
+    }
+}
+
+/// Start to read a tree. `workers` is how many threads will fill chunks.
+pub fn start(
+    tree: Tree,
+    layout: Layout,
+    pool: Arc<Pool>,
+    stats: Arc<Stats>,
+    notes: Arc<NoteSink>,
+    workers: usize,
+) -> Running {
+    run(pool, stats, notes, workers, move |mut emitter| match (tree.named, layout) {
+        (Named::Roots(roots), Layout::Archive) => {
+            let Context { dirs, stats, notes, .. } = &*emitter.context;
+            let threads = workers.clamp(WALKERS_MIN, WALKERS_MAX);
+            let mut walk = Walk::new(roots, dirs.clone(), stats.clone(), notes.clone(), threads);
+            let mut planner = Planner::new(emitter);
+            while let Some(step) = walk.step() {
+                planner.add(&step)?;
+            }
+            Ok(planner.finish()?)
+        }
+        (Named::File { name, file }, Layout::Archive) => {
+            found_file(&emitter, &file);
+            let mut planner = Planner::new(emitter);
+            planner.add_file_source(file, &name)?;
+            Ok(planner.finish()?)
+        }
+        (Named::File { file, .. }, Layout::Raw) => {
+            found_file(&emitter, &file);
+            emitter.emit_slices(file)?;
+            Ok(emitter)
+        }
+        (Named::Fifo(path), Layout::Raw) => {
+            // Waits until somebody opens the other end, as reading a FIFO does everywhere.
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
+            let fd = rustix::fs::openat(CWD, &path, flags, Mode::empty())
+                .map_err(|errno| StreamError::Read(Error::Source { path: path.clone(), source: errno.into() }))?;
+            send_stream(fd, &path, &mut emitter)?;
+            Ok(emitter)
+        }
+        (Named::Roots(_), Layout::Raw) => Err(refused("a tree is not a raw stream")),
+        (Named::Fifo(_), Layout::Archive) => Err(refused("a stream is not a tree")),
+    })
+}
+
+/// Start to read standard input as a raw stream.
+pub fn start_stdin(pool: Arc<Pool>, stats: Arc<Stats>, notes: Arc<NoteSink>) -> Running {
+    run(pool, stats, notes, 0, |mut emitter| {
+        send_stream(rustix::stdio::stdin(), Path::new("standard input"), &mut emitter)?;
+        Ok(emitter)
+    })
+}
+
+/// Threads that walk ahead: enough to keep a disk or a server busy even where there are few cores.
+const WALKERS_MIN: usize = 2;
+/// See [`WALKERS_MIN`].
+const WALKERS_MAX: usize = 16;
+
+fn run(
+    pool: Arc<Pool>,
+    stats: Arc<Stats>,
+    notes: Arc<NoteSink>,
+    workers: usize,
+    plan: impl FnOnce(Emitter) -> Result<Emitter, StreamError> + Send + 'static,
+) -> Running {
+    assert!(pool.buf_len() >= CHUNK_LEN, "a buffer holds a chunk");
+    // Two for each worker: one at work, one waiting. More would keep buffers from chunks that are ready to be sent.
+    let (out, planned) = bounded(2 * workers.max(1));
+    let thread = std::thread::spawn(move || {
+        let (alive, all_done) = bounded(0);
+        let context = Arc::new(Context::new(stats, notes));
+        let emitter = Emitter { pool, out, context: context.clone(), next: Seq(0), alive };
+        let emitter = plan(emitter).map_err(|err| match err {
+            StreamError::Stopped => Error::Interrupted("the transfer was given up before all was read".into()),
+            StreamError::Read(err) => err,
+        })?;
+        let chunks = emitter.next.0;
+        drop(emitter);
+        // Ends when the last planned chunk drops its sender.
+        let Err(_disconnected) = all_done.recv();
+        let tally = &context.tally;
+        Ok(SourceEnd {
+            chunks,
+            entries: tally.entries.load(Relaxed),
+            content_bytes: tally.content_bytes.load(Relaxed),
+            stream_bytes: tally.stream_bytes.load(Relaxed),
+        })
+    });
+    Running { planned, thread }
+}
+
+fn found_file(emitter: &Emitter, file: &large::LargeFile) {
+    let stats = &emitter.context.stats;
+    stats.entries_found.store(1, Relaxed);
+    stats.bytes_found.store(file.meta().size, Relaxed);
+    stats.found_all.store(true, Relaxed);
+}
+
+fn refused(why: &str) -> StreamError {
+    StreamError::Read(Error::Bug(format!("the layout was not agreed: {why}")))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,394 @@
+//! The fill (parallel): one planned chunk gets its content. For a small file: open, fstat, one read, close; no more
+//! calls, and no allocation. The header is written after that, from what was found, so it is true.
+//!
+//! Nothing here fails: an entry that cannot be read is left out of its chunk, which touches no other entry, and noted.
+
+use std::ffi::CStr;
+use std::io::IoSliceMut;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crossbeam_channel::Sender;
+use rustix::io::Errno;
+
+use super::dirs::{Dir, Dirs, is_vanished};
+use super::large::{LargeFile, Unusable, open_file};
+use super::links::Fates;
+use super::meta::Meta;
+use super::notes::NoteSink;
+use super::read::{Bad, read_at};
+use super::walk::note_missing;
+use crate::archive::{END, Entry, EntryKind, Timestamp, header_len, padding, write_header};
+use crate::chunk::{Buf, ChunkKind};
+use crate::ids::Seq;
+use crate::limits::CHUNK_LEN;
+use crate::report::NoteKind;
+use crate::stats::Stats;
+
+/// What all chunks of one source share.
+pub(super) struct Context {
+    pub dirs: Arc<Dirs>,
+    pub stats: Arc<Stats>,
+    pub notes: Arc<NoteSink>,
+    pub fates: Fates,
+    pub tally: Tally,
+}
+
+/// What was laid out, for the sender's last word.
+#[derive(Default)]
+pub(super) struct Tally {
+    pub entries: AtomicU64,
+    pub content_bytes: AtomicU64,
+    pub stream_bytes: AtomicU64,
+}
+
+impl Context {
+    pub fn new(stats: Arc<Stats>, notes: Arc<NoteSink>) -> Context {
+        let dirs = Arc::new(Dirs::new());
+        Context { dirs, stats, notes, fates: Fates::default(), tally: Tally::default() }
+    }
+
+    pub fn count(&self, entries: u64, content: u64, stream: usize) {
+        self.tally.entries.fetch_add(entries, Relaxed);
+        self.tally.content_bytes.fetch_add(content, Relaxed);
+        self.tally.stream_bytes.fetch_add(stream as u64, Relaxed);
+        self.stats.entries_done.fetch_add(entries, Relaxed);
+        self.stats.content_done.fetch_add(content, Relaxed);
+    }
+}
+
+/// A chunk with its number and buffer, to be filled by any worker.
+pub struct Planned {
+    buf: Buf,
+    job: Job,
+    done: Done,
+}
+
+/// What a chunk will hold.
+pub(super) enum Job {
+    Mixed(Mixed),
+    Slice {
+        file: Arc<LargeFile>,
+        index: u64,
+    },
+    /// It is in the buffer already.
+    Read {
+        offset: u64,
+        sole: bool,
+        len: usize,
+    },
+}
+
+/// The plan of a mixed chunk.
+#[derive(Default)]
+pub(super) struct Mixed {
+    /// Zeros before the first entry: the padding of a large file.
+    pub lead: usize,
+    pub places: Vec<Place>,
+    /// The places' names, with their NULs, and texts.
+    pub text: Vec<u8>,
+    /// Whether the archive ends here.
+    pub end: bool,
+}
+
+/// One entry's place in a mixed chunk.
+pub(super) struct Place {
+    pub what: What,
+    pub dir: Arc<Dir>,
+    pub meta: Meta,
+    pub header_len: u32,
+    /// Bytes planned for header, content and padding.
+    pub room: u32,
+    pub name_len: u32,
+    pub text_len: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum What {
+    File,
+    /// The header of a file whose content is in data chunks.
+    Large,
+    Directory,
+    /// The text is the target.
+    Symlink,
+    /// The text is the path of the first name.
+    Hardlink,
+    Fifo,
+}
+
+/// Says, when it is dropped, that a chunk is filled or given up.
+pub(super) struct Done {
+    seq: Seq,
+    context: Arc<Context>,
+    _alive: Sender<std::convert::Infallible>,
+}
+
+impl Done {
+    pub fn new(seq: Seq, context: Arc<Context>, alive: Sender<std::convert::Infallible>) -> Done {
+        Done { seq, context, _alive: alive }
+    }
+}
+
+impl Drop for Done {
+    fn drop(&mut self) {
+        self.context.fates.filled(self.seq);
+    }
+}
+
+/// A chunk's content, at the start of `buf`.
+pub struct Filled {
+    /// Its place in the stream.
+    pub seq: Seq,
+    /// What its content is.
+    pub kind: ChunkKind,
+    /// Bytes of content. A mixed chunk is empty if all its entries had to be left out.
+    pub len: usize,
+    /// Where the content is.
+    pub buf: Buf,
+}
+
+/// Memory that a worker keeps from one chunk to the next.
+pub struct FillScratch {
+    entry: Entry,
+    /// The directory of the last entry and its handle.
+    dir: Option<(Arc<Dir>, Arc<OwnedFd>)>,
+}
+
+impl Default for FillScratch {
+    fn default() -> FillScratch {
+        FillScratch { entry: blank_entry(), dir: None }
+    }
+}
+
+pub(super) fn blank_entry() -> Entry {
+    let mtime = Timestamp { secs: 0, nanos: 0 };
+    Entry { path: Vec::new(), kind: EntryKind::Directory, mode: 0, uid: 0, gid: 0, mtime }
+}
+
+impl Planned {
+    pub(super) fn new(buf: Buf, job: Job, done: Done) -> Planned {
+        Planned { buf, job, done }
+    }
+
+    /// Its place in the stream.
+    pub fn seq(&self) -> Seq {
+        self.done.seq
+    }
+
+    /// Read what it holds. Problems become notes.
+    pub fn fill(self, scratch: &mut FillScratch) -> Filled {
+        let Planned { mut buf, job, done } = self;
+        let context = &*done.context;
+        let (kind, len) = match job {
+            Job::Read { offset, sole, len } => {
+                context.count(0, len as u64, len);
+                (ChunkKind::Data { offset, sole }, len)
+            }
+            Job::Slice { file, index } => {
+                let (kind, len) = file.fill(index, &mut buf, &context.notes);
+                context.count(0, len as u64, len);
+                (kind, len)
+            }
+            Job::Mixed(mixed) => (ChunkKind::Mixed, fill_mixed(&mixed, &mut buf[..CHUNK_LEN], context, scratch)),
+        };
+        Filled { seq: done.seq, kind, len, buf }
+    }
+}
+
+fn fill_mixed(mixed: &Mixed, buf: &mut [u8], context: &Context, scratch: &mut FillScratch) -> usize {
+    let end_len = if mixed.end { END.len() } else { 0 };
+    let mut reserved = end_len + mixed.places.iter().map(|place| place.room as usize).sum::<usize>();
+    let mut at = mixed.lead;
+    buf[..at].fill(0);
+    let (mut entries, mut content) = (0, 0);
+    let mut text = &mixed.text[..];
+    for place in &mixed.places {
+        let name;
+        let extra;
+        (name, text) = text.split_at(place.name_len as usize);
+        (extra, text) = text.split_at(place.text_len as usize);
+        reserved -= place.room as usize;
+        // What others left free is there for who needs more than was planned.
+        let room = buf.len() - reserved;
+        let name = CStr::from_bytes_with_nul(name).expect("names are planned with their NUL");
+        let mut filler = Filler { place, name, text: extra, context, scratch };
+        match filler.fill(&mut buf[at..room]) {
+            Some(laid_out) => {
+                at += laid_out.len;
+                entries += 1;
+                content += laid_out.content;
+            }
+            None if place.meta.links > 1 && place.what != What::Directory => context.fates.fail(place.meta.inode),
+            None => {}
+        }
+    }
+    scratch.dir = None;
+    buf[at..at + end_len].fill(0);
+    at += end_len;
+    context.count(entries, content, at);
+    at
+}
+
+/// Bytes laid out, and those of content among them.
+struct LaidOut {
+    len: usize,
+    content: u64,
+}
+
+/// One entry being laid out.
+struct Filler<'a> {
+    place: &'a Place,
+    name: &'a CStr,
+    text: &'a [u8],
+    context: &'a Context,
+    scratch: &'a mut FillScratch,
+}
+
+impl Filler<'_> {
+    /// Lay the entry out at the start of `out`. `None` leaves it out; a note has been made.
+    fn fill(&mut self, out: &mut [u8]) -> Option<LaidOut> {
+        let place = self.place;
+        place.dir.path_into(self.name.to_bytes(), &mut self.scratch.entry.path);
+        place.meta.describe(&mut self.scratch.entry);
+        self.scratch.entry.kind = match place.what {
+            What::File => return self.fill_file(out),
+            // The first name is in this very chunk, and was left out: this name takes its place and its room.
+            What::Hardlink if self.context.fates.has_failed(place.meta.inode) => return self.fill_file(out),
+            What::Large => EntryKind::File { size: place.meta.size },
+            What::Directory => EntryKind::Directory,
+            What::Symlink => EntryKind::Symlink { target: self.text.to_vec() },
+            What::Hardlink => EntryKind::Hardlink { target: self.text.to_vec() },
+            What::Fifo => EntryKind::Fifo,
+        };
+        Some(LaidOut { len: write_header(&self.scratch.entry, out), content: 0 })
+    }
+
+    fn fill_file(&mut self, out: &mut [u8]) -> Option<LaidOut> {
+        let planned = &self.place.meta;
+        let (fd, now) = match self.dir_handle().map_err(Unusable::Open).and_then(|dir| {
+            // The handle is used for many files, and cannot be closed meanwhile.
+            open_file(&self.context.dirs, &*dir, self.name)
+        }) {
+            Ok(opened) => opened,
+            Err(Unusable::Open(errno)) => {
+                self.note_missing(errno);
+                return None;
+            }
+            Err(Unusable::Type(other)) => {
+                self.note(NoteKind::Changed, format!("it became {other} and was left out"));
+                return None;
+            }
+        };
+        // What the walk saw is history: if there is room for what is there now, that is what goes.
+        let mut meta = now;
+        let mut header_len = self.set_meta(&meta);
+        let mut cut = false;
+        if header_len as u64 + padded(meta.size) > out.len() as u64 {
+            cut = true;
+            meta = *planned;
+            header_len = self.set_meta(&meta);
+        }
+        let replaced = now.inode != planned.inode;
+        if header_len as u64 + padded(meta.size) > out.len() as u64 || (cut && replaced) {
+            self.note(NoteKind::Changed, "another file took its place and was left out");
+            return None;
+        }
+        let size = meta.size as usize;
+        let got = match self.read(&fd, &mut out[header_len..], size) {
+            Ok(got) => got,
+            Err(errno) => {
+                self.note_missing(errno);
+                return None;
+            }
+        };
+        if replaced {
+            self.note(NoteKind::Changed, "another file took its place; that one was sent");
+            if planned.links > 1 {
+                self.context.fates.fail(planned.inode);
+            }
+        } else if cut || got.more {
+            self.note(NoteKind::Changed, format!("it grew while it was read; {} bytes were sent", got.len));
+        } else if got.len < size {
+            self.note(NoteKind::Changed, format!("it became shorter while it was read; {} bytes were sent", got.len));
+        }
+        self.scratch.entry.kind = EntryKind::File { size: got.len as u64 };
+        let written = write_header(&self.scratch.entry, out);
+        debug_assert_eq!(written, header_len);
+        let end = header_len + got.len;
+        let padding = padding(got.len as u64);
+        out[end..end + padding].fill(0);
+        Some(LaidOut { len: end + padding, content: got.len as u64 })
+    }
+
+    /// The header's length if the file is as `meta` says.
+    fn set_meta(&mut self, meta: &Meta) -> usize {
+        let entry = &mut self.scratch.entry;
+        meta.describe(entry);
+        entry.kind = EntryKind::File { size: meta.size };
+        if *meta == self.place.meta && self.place.what == What::File {
+            return self.place.header_len as usize;
+        }
+        header_len(entry)
+    }
+
+    /// Read `size` bytes to the start of `out`, and see whether there are more.
+    fn read(&mut self, fd: &OwnedFd, out: &mut [u8], size: usize) -> Result<Got, Errno> {
+        // Some file systems announce no size and have content all the same: there, read what fits.
+        let most = if size == 0 { out.len() / 512 * 512 } else { size };
+        let mut len = 0;
+        let mut begun = false;
+        while len < most || !begun {
+            begun = true;
+            let mut more = [0];
+            let mut bufs = [IoSliceMut::new(&mut out[len..most]), IoSliceMut::new(&mut more)];
+            match rustix::io::readv(fd, &mut bufs) {
+                Ok(0) => return Ok(Got { len, more: false }),
+                Ok(n) if n > most - len => return Ok(Got { len: most, more: true }),
+                Ok(n) => len += n,
+                Err(Errno::INTR) => {}
+                Err(errno) if is_vanished(errno) => return Err(errno),
+                Err(_) => {
+                    let mut bad = Bad::default();
+                    len += read_at(|buf, at| rustix::io::pread(fd, buf, at), &mut out[len..most], len as u64, &mut bad);
+                    if !bad.is_empty() {
+                        self.note(NoteKind::ReadError, bad.describe());
+                    }
+                    return Ok(Got { len, more: false });
+                }
+            }
+        }
+        Ok(Got { len, more: false })
+    }
+
+    fn dir_handle(&mut self) -> Result<Arc<OwnedFd>, Errno> {
+        match &self.scratch.dir {
+            Some((dir, fd)) if Arc::ptr_eq(dir, &self.place.dir) => Ok(fd.clone()),
+            _ => {
+                let fd = self.context.dirs.get(&self.place.dir)?;
+                self.scratch.dir = Some((self.place.dir.clone(), fd.clone()));
+                Ok(fd)
+            }
+        }
+    }
+
+    fn note(&self, kind: NoteKind, detail: impl Into<String>) {
+        self.context.notes.add(kind, &self.scratch.entry.path, detail);
+    }
+
+    fn note_missing(&self, errno: Errno) {
+        let Context { dirs, notes, .. } = self.context;
+        note_missing(dirs, notes, Some(&self.place.dir), &self.scratch.entry.path, errno);
+    }
+}
+
+struct Got {
+    len: usize,
+    /// Whether the file went on.
+    more: bool,
+}
+
+/// Bytes of content with its padding.
+fn padded(size: u64) -> u64 {
+    size.saturating_add(padding(size) as u64)
+}

@@ -1,0 +1,119 @@
+//! A regular file that is sliced into data chunks. It is opened once, when it is planned; its size is what it was then.
+//! What goes wrong later cannot change the size that was announced: what is missing is zeros, and a note says so.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::dirs::Dirs;
+use super::meta::{Meta, type_name};
+use super::notes::NoteSink;
+use super::read::{Bad, read_at};
+use crate::chunk::ChunkKind;
+use crate::limits::CHUNK_LEN;
+use crate::report::NoteKind;
+
+/// Never blocks on what took the file's name, never follows it, never makes a terminal ours.
+pub(super) const FILE_FLAGS: OFlags =
+    OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
+
+/// An open file, shared by its slices.
+pub(super) struct LargeFile {
+    fd: OwnedFd,
+    /// In the transfer, for notes.
+    path: Box<[u8]>,
+    /// When it was opened.
+    meta: Meta,
+    /// Slices that are not filled yet.
+    remaining: AtomicU64,
+    /// The least offset at which it was found to end early.
+    end: AtomicU64,
+    bad: Mutex<Bad>,
+}
+
+/// Why a file cannot be used.
+pub(super) enum Unusable {
+    Open(Errno),
+    /// Something else has its name.
+    Type(&'static str),
+}
+
+/// Open the regular file `name` in `dir`.
+pub(super) fn open_file(dirs: &Dirs, dir: impl AsFd, name: &CStr) -> Result<(OwnedFd, Meta), Unusable> {
+    let open = || rustix::fs::openat(&dir, name, FILE_FLAGS, Mode::empty());
+    let fd = dirs.retry(open).map_err(Unusable::Open)?;
+    let meta = Meta::of(&rustix::fs::fstat(&fd).map_err(Unusable::Open)?);
+    match meta.file_type {
+        FileType::RegularFile => Ok((fd, meta)),
+        other => Err(Unusable::Type(type_name(other))),
+    }
+}
+
+impl LargeFile {
+    pub fn new(fd: OwnedFd, path: &[u8], meta: Meta) -> LargeFile {
+        let slices = AtomicU64::new(meta.size.div_ceil(CHUNK_LEN as u64));
+        LargeFile {
+            fd,
+            path: path.into(),
+            meta,
+            remaining: slices,
+            end: AtomicU64::new(u64::MAX),
+            bad: Mutex::default(),
+        }
+    }
+
+    pub fn meta(&self) -> &Meta {
+        &self.meta
+    }
+
+    pub fn slices(&self) -> u64 {
+        self.meta.size.div_ceil(CHUNK_LEN as u64)
+    }
+
+    /// Read slice `index` to the start of `buf`; returns its kind and length.
+    pub fn fill(&self, index: u64, buf: &mut [u8], notes: &NoteSink) -> (ChunkKind, usize) {
+        let offset = index * CHUNK_LEN as u64;
+        let len = (self.meta.size - offset).min(CHUNK_LEN as u64) as usize;
+        let mut bad = Bad::default();
+        let read = |buf: &mut [u8], at: u64| rustix::io::pread(&self.fd, buf, at);
+        let got = read_at(read, &mut buf[..len], offset, &mut bad);
+        if got < len {
+            buf[got..len].fill(0);
+            self.end.fetch_min(offset + got as u64, Ordering::Relaxed);
+        }
+        if !bad.is_empty() {
+            self.bad.lock().expect("no thread panics while it holds this lock").merge(bad);
+        }
+        // The last one sees what all others found.
+        if self.remaining.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.note_troubles(notes);
+        }
+        (ChunkKind::Data { offset, sole: self.slices() == 1 }, len)
+    }
+
+    fn note_troubles(&self, notes: &NoteSink) {
+        let bad = std::mem::take(&mut *self.bad.lock().expect("no thread panics while it holds this lock"));
+        if !bad.is_empty() {
+            notes.add(NoteKind::ReadError, &self.path, bad.describe());
+        }
+        let end = self.end.load(Ordering::Relaxed);
+        let size = self.meta.size;
+        if end < size {
+            let detail = format!("it became shorter while it was read: {end} of {size} bytes, the rest is zeros");
+            notes.add(NoteKind::Shrank, &self.path, detail);
+            return;
+        }
+        let Ok(now) = rustix::fs::fstat(&self.fd).map(|stat| Meta::of(&stat)) else { return };
+        if now.size > size {
+            let detail =
+                format!("it grew from {size} to {} bytes while it was read; the first {size} were sent", now.size);
+            notes.add(NoteKind::Changed, &self.path, detail);
+        } else if now.size < size || now.mtime != self.meta.mtime {
+            notes.add(NoteKind::Changed, &self.path, "it was written to while it was read");
+        }
+    }
+}

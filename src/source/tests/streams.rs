@@ -1,0 +1,1 @@
+//! Raw streams and files.
