@@ -1,5 +1,6 @@
 //! Behaviour, in one binary: each module says at its top what it shows.
 
+mod archive_fuzz;
 mod archive_readers;
 mod house;
 mod replay;
