@@ -1,8 +1,8 @@
 //! blast moves a tree or a stream between two machines over every link they share, verified.
 //!
-//! `blast recv /restore` on one machine and `blast send /data host` on the other. The sender turns the tree into one tar
-//! stream, cuts it into numbered chunks of at most 1 MiB and lets every link take the next one when it has room; the
-//! receiver verifies each with BLAKE3, puts them back in order and unpacks them. The program is a thin shell around
+//! `blast recv /restore` on one machine and `blast send /data host` on the other. The sender turns the tree into one
+//! tar stream, cuts it into numbered chunks of at most 1 MiB and lets every link take the next one when it has room;
+//! the receiver verifies each with BLAKE3, puts them back in order and unpacks them. The program is a thin shell around
 //! this library: [`send::run`] and [`recv::run`] do a transfer and return a [`report::Report`], or an [`Error`] that
 //! says what a user can act on.
 //!
@@ -28,10 +28,10 @@
 //! - **Numbers come before parallelism.** A chunk has its sequence number from the plan on. What follows runs in any
 //!   order on any thread, and order is restored in one place, the receiver's reassembly buffer. The chunks' contents in
 //!   order are the stream: a valid tar archive, or the raw bytes of one file or of standard input.
-//! - **Two kinds of chunk.** A *mixed* chunk holds whole small entries, headers and padding; the worker that lays it out
-//!   opens and reads them there and then, so a file that has vanished or shrunk is left out or told truly and disturbs
-//!   no other. A *data* chunk is one aligned slice of a large file or raw stream and nothing else: it bypasses the
-//!   archive parser, and the slices' digests merge into the file's own BLAKE3.
+//! - **Two kinds of chunk.** A *mixed* chunk holds whole small entries, headers and padding; the worker that lays it
+//!   out opens and reads them there and then, so a file that has vanished or shrunk is left out or told truly and
+//!   disturbs no other. A *data* chunk is one aligned slice of a large file or raw stream and nothing else: it bypasses
+//!   the archive parser, and the slices' digests merge into the file's own BLAKE3.
 //! - **Sealed once.** A chunk is kept as sealed until it is acknowledged, and what is sent again, on whatever link, is
 //!   the same bytes. The source is never read twice.
 //! - **Links pull.** A link takes the lowest waiting chunk when its socket has room, so fast and slow links each carry
@@ -41,12 +41,12 @@
 //! - **Credit is memory.** The receiver allows as many chunks as it has buffers. A number is taken only by a verified
 //!   copy and a held chunk is never dropped, so memory is the window and one buffer for each link, whatever the peer,
 //!   the disk or the network do.
-//! - **Acks are absolute.** One snapshot says all there is to say: what is held, how far credit goes, and how many frames
-//!   of each link are settled, from which the sender finds chunks that failed verification. Losing or repeating one
-//!   costs nothing, and no connection is special: any link may die, the first one too.
+//! - **Acks are absolute.** One snapshot says all there is to say: what is held, how far credit goes, and how many
+//!   frames of each link are settled, from which the sender finds chunks that failed verification. Losing or repeating
+//!   one costs nothing, and no connection is special: any link may die, the first one too.
 //! - **Success is one thing.** The sender's last word is Finish with the digest of all chunks. The receiver syncs the
-//!   disk, then answers Commit on every link. Without Commit the sender fails; end-of-file and resets end nothing.
-//!   What happened to single entries travels beside the stream as [`report::Note`]s and makes the exit code 1.
+//!   disk, then answers Commit on every link. Without Commit the sender fails; end-of-file and resets end nothing. What
+//!   happened to single entries travels beside the stream as [`report::Note`]s and makes the exit code 1.
 //!
 //! # The rooms
 //!
@@ -64,17 +64,17 @@
 //! | [`cli`] | arguments, progress, exit codes, reports | know how anything works |
 //!
 //! Imports go one way: ground floor ← wire, archive ← chunk, flow ← source, sink, link ← send, recv ← cli. The crate
-//! `tar` is named only in `archive`; tokio and socket2 only in `link`, `send` and `recv`; clap and indicatif only in `cli`,
-//! which is also the only room that prints. `tests/house.rs` holds all this.
+//! `tar` is named only in `archive`; tokio and socket2 only in `link`, `send` and `recv`; clap and indicatif only in
+//! `cli`, which is also the only room that prints. `tests/house.rs` holds all this.
 //!
 //! # Threads
 //!
 //! Each side has one tokio runtime on one thread: sockets, timers, signals. CPU and disk belong to plain threads joined
-//! by bounded channels: the source's walk and plan, a worker for each core that fills and seals (or opens and verifies),
-//! the sink's unpacker and writers. Queues from the runtime into threads are as long as the buffer pool, so handing over
-//! never waits; the flow stands behind a mutex held for one decision, never over I/O. Buffers are pooled and claimed in
-//! the order of the numbers, so the lowest number always has what it needs. Closing runs down the chain; the first
-//! error wins and runs up.
+//! by bounded channels: the source's walk and plan, a worker for each core that fills and seals (or opens and
+//! verifies), the sink's unpacker and writers. Queues from the runtime into threads are as long as the buffer pool, so
+//! handing over never waits; the flow stands behind a mutex held for one decision, never over I/O. Buffers are pooled
+//! and claimed in the order of the numbers, so the lowest number always has what it needs. Closing runs down the chain;
+//! the first error wins and runs up.
 //!
 //! # What is deliberately absent
 //!
@@ -82,9 +82,9 @@
 //! - A control connection: it would be a link that may not die.
 //! - Reading a file again to send it again, and checksums of whole files before sending.
 //! - Replacing anything in a destination: one that holds more than empty directories is refused.
-//! - In this version: encryption and authentication (the wire has their place; whoever reaches the port can talk to it),
-//!   resuming after either process has ended, starting the receiver over ssh, extended attributes, ACLs, devices and
-//!   holes.
+//! - In this version: encryption and authentication (the wire has their place; whoever reaches the port can talk to
+//!   it), resuming after either process has ended, starting the receiver over ssh, extended attributes, ACLs, devices
+//!   and holes.
 
 pub mod archive;
 pub mod chunk;
