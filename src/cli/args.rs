@@ -51,15 +51,49 @@ impl Misuse {
     }
 }
 
+const AFTER_HELP: &str = "\
+On one machine 'blast recv /restore', on the other 'blast send /data HOST'. A tree
+sent to a directory is unpacked there, to a file or to - it is a tar archive; a
+single file or standard input arrives as its bytes.
+
+Exit codes, the same on both sides:
+  0  whole: all of it synced and verified     4  network lost or never reached
+  1  some of it left out or changed, named    5  destination failed (full, I/O)
+  2  usage                                    6  verification failed
+  3  refused                                  7  interrupted      (70  a bug)
+
+This version neither encrypts nor authenticates: use it on networks you trust.";
+
+const SEND_HELP: &str = "\
+{about}
+
+{usage-heading} {usage}
+
+Arguments:
+  SRC...       What to send: directories, files, or - alone for standard input
+  HOST[:PORT]  The machine where 'blast recv' runs, and its port if not 7411;
+               an IPv6 address with a port needs brackets: [fd00::1]:7000
+
+Options:
+{options}
+";
+
+const RECV_HELP: &str = "\
+{about}
+
+{usage-heading} {usage}
+
+Arguments:
+  DEST  Where it goes: a directory, empty or not there yet (a final slash asks
+        for one), a file not there yet, or - for standard output
+
+Options:
+{options}
+";
+
 /// Move a tree or a stream between two machines over every cable they share, verified.
 #[derive(Parser)]
-#[command(
-    name = "blast",
-    version,
-    disable_help_subcommand = true,
-    after_help = "On one machine 'blast recv /restore', on the other 'blast send /data HOST'.\nThis version neither \
-                  encrypts nor authenticates: use it on networks you trust."
-)]
+#[command(name = "blast", version, disable_help_subcommand = true, after_help = AFTER_HELP)]
 struct Typed {
     #[command(subcommand)]
     command: Command,
@@ -68,27 +102,25 @@ struct Typed {
 #[derive(Subcommand)]
 enum Command {
     /// Send files, directories or standard input to a machine where 'blast recv' runs
-    #[command(override_usage = "blast send [OPTIONS] SRC... HOST[:PORT]")]
+    #[command(override_usage = "blast send [OPTIONS] SRC... HOST[:PORT]", help_template = SEND_HELP)]
     Send(SendTyped),
     /// Receive what 'blast send' sends
-    #[command(override_usage = "blast recv [OPTIONS] DEST")]
+    #[command(override_usage = "blast recv [OPTIONS] DEST", help_template = RECV_HELP)]
     Recv(RecvTyped),
 }
 
 #[derive(Args)]
 struct SendTyped {
-    /// What to send (a directory, a file, or - for standard input) and, last, the machine to send it to; after a colon
-    /// the port. An IPv6 address with a port needs brackets: [fd00::1]:7411
-    #[arg(value_name = "SRC... HOST[:PORT]", num_args = 0..)]
+    #[arg(hide = true, num_args = 0..)]
     operands: Vec<OsString>,
     /// Use this interface, own address or address of the receiver; repeat for more (default: find all shared networks)
     #[arg(long = "link", value_name = "IFACE|ADDR", value_parser = link)]
     links: Vec<LinkSpec>,
     /// Connections on each link (default: as many as pay)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=limits::LINKS_MAX as i64))]
+    #[arg(long, value_name = "N", value_parser = streams)]
     streams: Option<u16>,
     /// Compress with this zstd level, -7 to 22, what shrinks; 0 is off (default: off)
-    #[arg(long, value_name = "LEVEL", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-7..=22))]
+    #[arg(long, value_name = "LEVEL", allow_negative_numbers = true, value_parser = level)]
     compress: Option<i32>,
     /// How chunks are spread over links: each takes the next when it has room, or strict rotation
     #[arg(
@@ -105,8 +137,7 @@ struct SendTyped {
 
 #[derive(Args)]
 struct RecvTyped {
-    /// Where it goes: a directory (empty, or not there yet), a file, or - for standard output
-    #[arg(value_name = "DEST", num_args = 0..)]
+    #[arg(hide = true, num_args = 0..)]
     operands: Vec<OsString>,
     /// Listen on this address only (default: on all, IPv4 and IPv6)
     #[arg(long, value_name = "ADDR", value_parser = listen)]
@@ -369,6 +400,15 @@ fn link(text: &str) -> Result<LinkSpec, String> {
     }
 }
 
+fn streams(text: &str) -> Result<u16, String> {
+    let most = limits::LINKS_MAX as u16;
+    text.parse().ok().filter(|n| (1..=most).contains(n)).ok_or_else(|| format!("not a number from 1 to {most}"))
+}
+
+fn level(text: &str) -> Result<i32, String> {
+    text.parse().ok().filter(|n| (-7..=22).contains(n)).ok_or_else(|| "not a level from -7 to 22".to_owned())
+}
+
 fn listen(text: &str) -> Result<IpAddr, String> {
     unbracketed(text).parse().map_err(|_| "not an IP address (the port goes into --port)".to_owned())
 }
@@ -426,7 +466,10 @@ fn from_clap(e: &clap::Error) -> Result<Request, Misuse> {
         _ => {}
     }
     let text = text.strip_prefix("error: ").unwrap_or(&text);
-    let lines = text.lines().take_while(|l| !l.starts_with("Usage:")).filter(|l| !l.trim().is_empty());
+    let lines = text
+        .lines()
+        .take_while(|l| !l.starts_with("Usage:") && !l.starts_with("For more"))
+        .filter(|l| !l.trim().is_empty());
     let what = lines.map(|l| escape(l.trim_end().as_bytes())).collect::<Vec<_>>().join("\n");
     Err(Misuse::new(what, "see 'blast --help', 'blast send --help' or 'blast recv --help'"))
 }
