@@ -177,7 +177,7 @@ impl Meter {
         match last.found {
             Some((total, true)) if speed >= 1.0 => {
                 let left = Duration::from_secs((total.saturating_sub(last.done) as f64 / speed) as u64);
-                said += &format!(", about {} left", span(left.max(Duration::from_secs(1))));
+                said += &format!(", {} left", span(left.max(Duration::from_secs(1))));
             }
             Some((total, false)) => said += &format!(", {} found so far", bytes(total)),
             _ => {}
@@ -414,7 +414,7 @@ mod tests {
         let plain = meter(true, (0..=20).map(at)).plain();
         assert_eq!(
             plain,
-            "2.00 GB of 10.0 GB (20 %), 200 of 1,000 entries, 100 MB/s, about 1 min 20 s left; l1 75.0 MB/s, link2 25.0 MB/s"
+            "2.00 GB of 10.0 GB (20 %), 200 of 1,000 entries, 100 MB/s, 1 min 20 s left; l1 75.0 MB/s, link2 25.0 MB/s"
         );
         assert!(plain.chars().all(|c| !c.is_control()));
         let plain = meter(true, (0..=60).map(at)).plain();
