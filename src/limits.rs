@@ -98,8 +98,14 @@ pub const CHUNK_LOSSES_MAX: u32 = 64;
 /// A chunk is not late, and not sent once more on an idle link, before it has been out this long.
 pub const HEDGE_MIN: Duration = Duration::from_millis(10);
 
-/// The same while no link has measured yet how long a chunk takes.
+/// However slow the idle link is, a chunk that has been out this long elsewhere is late.
+pub const HEDGE_MAX: Duration = Duration::from_secs(5);
+
+/// When a chunk is late while no link has measured yet how long a chunk takes.
 pub const HEDGE_UNMEASURED: Duration = Duration::from_millis(200);
+
+/// When a chunk is late, at the earliest, while the source may yet bring another that may be sent.
+pub const HEDGE_STARVED: Duration = Duration::from_millis(100);
 
 /// A chunk that is in flight twice is not sent a third time before this long after the second.
 pub const HEDGE_AGAIN: Duration = Duration::from_secs(2);
@@ -118,4 +124,5 @@ const _: () = assert!(WINDOW_DEFAULT <= WINDOW_MAX && WINDOW_MAX.is_multiple_of(
 const _: () = assert!(LINKS_MAX <= 64, "one bit of a word for each link");
 const _: () = assert!(PATH_LEN_MAX * 2 + TARGET_LEN_MAX < PAX_LEN_MAX);
 const _: () = assert!(PAX_LEN_MAX + 4 * 512 <= CHUNK_LEN);
+const _: () = assert!(HEDGE_MAX.as_millis() < IDLE_TIMEOUT.as_millis());
 const _: () = assert!(HEARTBEAT.as_millis() * 3 < IDLE_TIMEOUT.as_millis());

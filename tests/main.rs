@@ -4,5 +4,6 @@ mod archive_fuzz;
 mod archive_readers;
 mod house;
 mod replay;
+mod simulation;
 mod wire_fuzz;
 mod wire_golden;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{SeqSet, Time, Violation};
 use crate::ids::{LinkId, Seq};
-use crate::limits::{HEDGE_AGAIN, HEDGE_MIN, HEDGE_UNMEASURED, LINKS_MAX};
+use crate::limits::{HEDGE_AGAIN, HEDGE_MAX, HEDGE_MIN, HEDGE_STARVED, HEDGE_UNMEASURED, LINKS_MAX};
 
 /// The table of frames in flight. A *frame* is one copy of a number on one link; a number may have several. Numbers
 /// are *out* while at least one copy is in flight and none is acknowledged.
@@ -179,10 +179,16 @@ impl InFlight {
     /// link from an ordinary wait: equal links see each other's chunks within it, while the chunks of a link a hundred
     /// times slower, or of a silent one, are late together and follow each other without pause. A number that is out
     /// twice must be late by far more, so that a receiver that reads nothing gets each number about once more.
-    pub fn hedge(&self, id: LinkId, now: Time) -> Hedge {
+    ///
+    /// `more_to_come`: the source may yet bring a chunk that may be sent. It is better to send than a late one, unless
+    /// it does not come because the late ones have all the buffers; so be more patient, and not for ever.
+    pub fn hedge(&self, id: LinkId, more_to_come: bool, now: Time) -> Hedge {
         let Some(place) = self.place(id) else { return Hedge::Nothing };
         let own = self.links[place].delay;
-        let patience = own.or(self.delay).patience();
+        let mut patience = own.or(self.delay).patience();
+        if more_to_come {
+            patience = (patience * 4).max(HEDGE_STARVED);
+        }
         let mut earliest = None;
         for seq in self.out.iter() {
             let number = &self.numbers[(seq - self.base) as usize];
@@ -241,7 +247,8 @@ impl InFlight {
 }
 
 /// How long a link takes from a frame's first byte to its settlement: smoothed mean and deviation as RFC 6298 has them
-/// for round trips.
+/// for round trips. A sample counts as at most four times the mean, so that one long silence that healed does not make
+/// the link patient for the next minute.
 #[derive(Clone, Copy, Default, Debug)]
 struct Delay {
     mean: Option<Duration>,
@@ -256,6 +263,7 @@ impl Delay {
                 self.deviation = sample / 2;
             }
             Some(mean) => {
+                let sample = sample.min((*mean * 4).max(HEDGE_MIN));
                 self.deviation = (self.deviation * 3 + mean.abs_diff(sample)) / 4;
                 *mean = (*mean * 7 + sample) / 8;
             }
@@ -269,7 +277,7 @@ impl Delay {
     /// How long a number may be out elsewhere before this link thinks it late.
     fn patience(self) -> Duration {
         let Some(mean) = self.mean else { return HEDGE_UNMEASURED };
-        HEDGE_MIN.max(mean * 2).max(mean + self.deviation * 4)
+        (mean * 2).max(mean + self.deviation * 4).clamp(HEDGE_MIN, HEDGE_MAX)
     }
 }
 
@@ -366,7 +374,7 @@ mod tests {
                     prop_assert_eq!(table.on_link(*link), model.frames[link].len());
                 }
                 // What is hedged is the lowest number that is out and not on the helper.
-                let late = table.hedge(links[0], Time::from_secs(3600));
+                let late = table.hedge(links[0], false, Time::from_secs(3600));
                 let expected = (base..base + 50).find(|s| model.is_out(*s) && !model.carries(links[0], *s));
                 prop_assert_eq!(late, expected.map_or(Hedge::Nothing, |s| Hedge::Now(Seq(s))));
             }

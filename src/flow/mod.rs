@@ -25,6 +25,7 @@
 
 mod arrivals;
 mod in_flight;
+pub mod planted;
 mod reassembler;
 mod recv_flow;
 mod scheduler;

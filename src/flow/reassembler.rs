@@ -1,6 +1,7 @@
 //! Puts chunks back in order: holds what came early until what is missing below it has come.
 
 use super::SeqSet;
+use super::planted::{self, Bug};
 use super::seq_set::ones;
 use crate::ids::Seq;
 use crate::limits::WINDOW_MAX;
@@ -35,6 +36,12 @@ impl<P> Reassembler<P> {
     /// checked when its frame began.
     pub fn put(&mut self, seq: Seq, payload: P) -> Result<(), P> {
         if self.has(seq) {
+            if planted::is(Bug::DuplicateDelivered) && seq.0 + 1 == self.delivered {
+                self.delivered -= 1;
+                let place = self.place(seq.0);
+                self.ring[place] = Some(payload);
+                return Ok(());
+            }
             return Err(payload);
         }
         assert!(seq.0 - self.delivered < self.ring.len() as u64, "chunk {seq} is within the window");
@@ -57,6 +64,16 @@ impl<P> Reassembler<P> {
         let (seq, place) = (Seq(self.delivered), self.place(self.delivered));
         self.delivered += 1;
         Some((seq, self.ring[place].take().expect("every number below next has come")))
+    }
+
+    /// The bug [`Bug::HeldDropped`].
+    pub fn drop_held(&mut self) {
+        for seq in self.held.iter() {
+            let place = self.place(seq);
+            self.ring[place] = None;
+        }
+        self.held = SeqSet::default();
+        self.held.advance(self.next);
     }
 
     /// The lowest number that has not come.

@@ -1,6 +1,7 @@
 //! The receiving side of a session: what is admitted, held, delivered, credited and acknowledged.
 
 use super::arrivals::Arrivals;
+use super::planted::{self, Bug};
 use super::{Reassembler, Violation};
 use crate::ids::{LinkId, Seq, SessionId};
 use crate::limits::{LINKS_MAX, WINDOW_MAX};
@@ -103,12 +104,15 @@ impl<P> RecvFlow<P> {
         if let Some(at) = self.place(link) {
             self.links.remove(at);
             self.version += 1;
+            if planted::is(Bug::HeldDropped) {
+                self.reassembler.drop_held();
+            }
         }
     }
 
     /// The header of a chunk frame has been read on a link.
     pub fn begin(&mut self, link: LinkId, seq: Seq) -> Result<Arrival, Violation> {
-        if seq.0 >= self.credit_limit() {
+        if seq.0 >= self.credit_limit() && !planted::is(Bug::WindowNotEnforced) {
             return Err(Violation::BeyondCredit { seq, limit: self.credit_limit() });
         }
         if let Some(chunks) = self.chunks.filter(|chunks| seq.0 >= *chunks) {
@@ -127,7 +131,7 @@ impl<P> RecvFlow<P> {
 
     /// A copy passed verification. A link that is gone no longer counts, but its copy is as good as any.
     pub fn verified(&mut self, session: SessionId, link: LinkId, index: u64, seq: Seq, payload: P) -> Verdict<P> {
-        if session != self.session {
+        if session != self.session && !planted::is(Bug::StaleVerifiedTaken) {
             return Verdict::Stale(payload);
         }
         if let Some(arrivals) = self.settle(link, index) {
@@ -162,7 +166,7 @@ impl<P> RecvFlow<P> {
 
     /// So many buffers of delivered chunks are free again.
     pub fn released(&mut self, session: SessionId, buffers: u64) {
-        if session != self.session {
+        if session != self.session && !planted::is(Bug::StaleReleaseCounted) {
             return;
         }
         self.released += buffers;
@@ -172,10 +176,11 @@ impl<P> RecvFlow<P> {
 
     /// Chunks below `mark` survive a power loss.
     pub fn durable(&mut self, session: SessionId, mark: u64) {
-        if session != self.session || mark <= self.durable {
+        if (session != self.session && !planted::is(Bug::StaleDurableTaken)) || mark <= self.durable {
             return;
         }
-        assert!(mark <= self.reassembler.delivered(), "only what was delivered is durable");
+        let bug = planted::is(Bug::StaleDurableTaken);
+        assert!(mark <= self.reassembler.delivered() || bug, "only what was delivered is durable");
         self.durable = mark;
         self.version += 1;
     }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::in_flight::Hedge;
+use super::planted::{self, Bug};
 use super::seq_set::ones;
 use super::{InFlight, Scheduler, SeqSet, Time, Violation};
 use crate::ids::{LinkId, Seq, SessionId};
@@ -111,7 +112,7 @@ impl<P: Clone> SendFlow<P> {
 
     /// A chunk is ready for the wire. Numbers may come in any order; each comes once.
     pub fn sealed(&mut self, session: SessionId, seq: Seq, payload: P) {
-        if session != self.session {
+        if session != self.session && !planted::is(Bug::StaleSealedTaken) {
             return;
         }
         assert!(self.chunks.is_none_or(|chunks| seq.0 < chunks), "chunk {seq} is past the end of the stream");
@@ -143,7 +144,9 @@ impl<P: Clone> SendFlow<P> {
         self.scheduler.link_down(link);
         let mut requeued = 0;
         self.in_flight.link_down(link, |seq| {
-            self.scheduler.wait(seq);
+            if !planted::is(Bug::RequeueSkipped) {
+                self.scheduler.wait(seq);
+            }
             requeued += 1;
         });
         requeued
@@ -154,16 +157,16 @@ impl<P: Clone> SendFlow<P> {
         if !self.in_flight.is_up(link) {
             return Poll::Idle;
         }
-        if let Some(seq) = self.scheduler.next(link, self.credit) {
+        let credit = if planted::is(Bug::CreditIgnored) { u64::MAX } else { self.credit };
+        if let Some(seq) = self.scheduler.next(link, credit) {
             let why = if self.slot(seq).sent { Why::Resend } else { Why::Fresh };
             return Poll::Send(self.take(seq, why));
         }
-        // A source that is merely slow is no reason to hedge: whatever it brings next is better to send.
-        let fresh_end = self.credit.min(self.chunks.unwrap_or(u64::MAX));
-        if self.unsent < fresh_end || !self.scheduler.hedges() {
+        if !self.scheduler.hedges() || planted::is(Bug::HedgeForgotten) {
             return Poll::Idle;
         }
-        match self.in_flight.hedge(link, now) {
+        let more_to_come = self.unsent < self.credit.min(self.chunks.unwrap_or(u64::MAX));
+        match self.in_flight.hedge(link, more_to_come, now) {
             Hedge::Now(seq) => Poll::Send(self.take(seq, Why::Hedge)),
             Hedge::Until(time) => Poll::Until(time),
             Hedge::Nothing => Poll::Idle,
@@ -216,7 +219,7 @@ impl<P: Clone> SendFlow<P> {
         for (link, settled) in &ack.links {
             let mut hopeless = None;
             self.in_flight.settle(*link, *settled, now, |seq, last, times| {
-                if last {
+                if last && !planted::is(Bug::LossNotResent) {
                     self.scheduler.wait(seq);
                 }
                 if times >= CHUNK_LOSSES_MAX {
@@ -311,7 +314,7 @@ impl<P: Clone> SendFlow<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::{HEDGE_AGAIN, HEDGE_MIN};
+    use crate::limits::{HEDGE_AGAIN, HEDGE_MIN, HEDGE_UNMEASURED};
     use std::time::Duration;
 
     const SESSION: SessionId = SessionId([1; 16]);
@@ -499,18 +502,19 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_source_is_no_reason_to_hedge_and_a_closed_window_is() {
+    fn a_link_is_more_patient_while_the_source_may_bring_something_better() {
         let mut flow: SendFlow<u64> = SendFlow::new(SESSION, Schedule::Pull);
         flow.link_up(A);
         flow.link_up(B);
         flow.handle_ack(&Ack { credit_limit: 2, ..Ack::default() }, ms(0)).unwrap();
         flow.sealed(SESSION, Seq(0), 0);
         poll(&mut flow, A, ms(0), true);
-        assert_eq!(flow.poll_send(B, ms(900)), Poll::Idle, "chunk 1 is allowed and not sealed yet");
+        let starved = Poll::Until(HEDGE_UNMEASURED * 4);
+        assert_eq!(flow.poll_send(B, ms(1)), starved, "chunk 1 is allowed and not sealed yet");
         flow.sealed(SESSION, Seq(2), 2);
         flow.sealed(SESSION, Seq(1), 1);
-        assert_eq!(poll(&mut flow, B, ms(900), true), Some((1, Why::Fresh)));
-        assert_eq!(poll(&mut flow, B, ms(900), false), Some((0, Why::Hedge)), "chunk 2 has no credit");
+        assert_eq!(poll(&mut flow, B, ms(1), true), Some((1, Why::Fresh)));
+        assert_eq!(flow.poll_send(B, ms(1)), Poll::Until(HEDGE_UNMEASURED), "chunk 2 has no credit");
     }
 
     #[test]

@@ -1,0 +1,422 @@
+//! One run: two hosts, their cables, the plan of faults, and the checks.
+
+use super::check::{Checked, Failure, Invariant, Mark, Marks, ensure};
+use super::hostile;
+use super::net::{Backward, Copied, End, Event, Forward, Net, Side};
+use super::recv_host::RecvHost;
+use super::rng::Rng;
+use super::scenario::{Fault, Kind, Micros, SECOND, Scenario};
+use super::send_host::{SendHost, accused};
+use blast::flow::planted::{self, Bug};
+use blast::options::Schedule;
+
+/// Events that no run needs; more of them mean that something goes round in circles.
+const EVENTS_MAX: u64 = 200_000;
+
+pub struct World {
+    pub seed: u64,
+    pub scenario: Scenario,
+    pub net: Net,
+    pub send: SendHost,
+    pub recv: RecvHost,
+    /// Delivered chunks that were compared with what was sealed.
+    compared: usize,
+    calm: bool,
+    /// When it must have ended, once that can be said.
+    deadline: Option<(Micros, Invariant)>,
+    /// A hostile peer was caught, or has no more ideas.
+    pub over: bool,
+    pub mischief: u32,
+    events: u64,
+}
+
+/// What a run leaves.
+pub struct Outcome {
+    pub trace: u64,
+    pub marks: Marks,
+    pub events: u64,
+}
+
+/// Run one seed to its end.
+pub fn run(seed: u64, printing: bool) -> Checked<Outcome> {
+    let mut rng = Rng::new(seed);
+    let scenario = Scenario::new(&mut rng);
+    if printing {
+        eprintln!("{scenario:#?}");
+    }
+    let mut net = Net::new(rng, &scenario.cables);
+    net.printing = printing;
+    let send = SendHost::new(seed, 0, 0, 0, &scenario);
+    let recv = RecvHost::new(0, 0, &scenario);
+    let mut world = World {
+        seed,
+        scenario,
+        net,
+        send,
+        recv,
+        compared: 0,
+        calm: false,
+        deadline: None,
+        over: false,
+        mischief: 0,
+        events: 0,
+    };
+    world.begin();
+    world.run()?;
+    Ok(Outcome { trace: world.net.trace, marks: world.net.marks, events: world.events })
+}
+
+impl World {
+    fn begin(&mut self) {
+        if self.scenario.schedule == Schedule::RoundRobin {
+            self.net.marks.hit(Mark::RoundRobin);
+        }
+        for cable in 0..self.scenario.cables.len() {
+            self.net.dial_afresh(cable, self.scenario.cables[cable].up_at);
+        }
+        for index in 0..self.scenario.faults.len() {
+            self.net.after(self.scenario.faults[index].0, Event::Fault { index });
+        }
+        match self.scenario.kind {
+            Kind::Faults => self.net.after(self.scenario.calm_at, Event::Calm),
+            Kind::QuietStall => {
+                // The other links carry it all, and wait for what the silent one holds no longer than this.
+                let stalled_at = self.scenario.faults[0].0;
+                let work = (0..self.scenario.cables.len()).map(|c| self.scenario.work(c)).max().unwrap_or(0);
+                self.deadline = Some((stalled_at + work + 5 * SECOND / 2, Invariant::Tail));
+            }
+            Kind::HostileSend | Kind::HostileRecv => self.net.after(1000, Event::Mischief),
+        }
+        if self.scenario.kind != Kind::HostileSend {
+            self.send.plan(&mut self.net, &self.scenario);
+        }
+    }
+
+    fn run(&mut self) -> Checked {
+        while !self.send.committed && !self.over {
+            let Some(event) = self.net.next() else {
+                return Err(Box::new(Failure {
+                    invariant: Invariant::Ends,
+                    detail: "nothing can happen any more".into(),
+                }));
+            };
+            if self.net.printing {
+                eprintln!("{:>12} {event:?}", self.net.now);
+            }
+            self.events += 1;
+            let (now, deadline) = (self.net.now, self.deadline);
+            ensure(self.events < EVENTS_MAX, Invariant::Ends, || format!("{EVENTS_MAX} events"))?;
+            if let Some((time, invariant)) = deadline {
+                ensure(now <= time, invariant, || format!("not done after {time} us of virtual time"))?;
+            }
+            self.handle(event)?;
+        }
+        Ok(())
+    }
+
+    fn handle(&mut self, event: Event) -> Checked {
+        let World { net, send, recv, scenario, .. } = self;
+        match event {
+            Event::Sealed { process, session, seq } if process == send.process => {
+                send.handle_sealed(net, session, seq)?;
+            }
+            Event::Room { conn } => {
+                net.room(conn);
+                send.pump(net)?;
+            }
+            Event::HedgeDue { conn, at } => {
+                if net.conns[conn].hedge_due == Some(at) {
+                    net.conns[conn].hedge_due = None;
+                    send.pump(net)?;
+                }
+            }
+            Event::Arrive { conn, at: Side::Recv } => {
+                let message = net.read_forward(conn);
+                if let Some(message) = message.filter(|_| scenario.kind != Kind::HostileRecv) {
+                    self.handle_forward(conn, message)?;
+                }
+            }
+            Event::Arrive { conn, at: Side::Send } => {
+                if let Some(message) = net.read_backward(conn) {
+                    self.handle_backward(conn, message)?;
+                }
+            }
+            Event::Join { conn } => {
+                let c = &net.conns[conn];
+                if c.stalled && !c.broken {
+                    // TCP tries again.
+                    net.after(SECOND, event);
+                } else if !c.broken {
+                    recv.handle_join(net, conn)?.map_err(accused)?;
+                }
+            }
+            Event::Verified { process, session, conn, copy } if process == recv.process => {
+                if recv.handle_verified(net, scenario, session, conn, copy)? && !net.conns[conn].broken {
+                    net.marks.hit(Mark::StruckOut);
+                    self.cut(conn, 0, 0);
+                }
+                self.compare()?;
+            }
+            Event::Wrote { process, session, seq } if process == recv.process => {
+                recv.handle_wrote(net, scenario, session, seq)?;
+            }
+            Event::Synced { process, session, mark } if process == recv.process => {
+                recv.handle_synced(net, scenario, session, mark)?;
+                if recv.failed {
+                    // The disk is replaced and everything starts over.
+                    self.restart(false, false, false)?;
+                }
+                self.check_commit()?;
+            }
+            Event::Sealed { .. } | Event::Verified { .. } | Event::Wrote { .. } | Event::Synced { .. } => {}
+            Event::AckDue { conn } => recv.handle_ack_due(net, conn),
+            Event::Dial { cable, epoch } => net.dial(cable, epoch),
+            Event::Down { conn, side } => self.handle_down(conn, side)?,
+            Event::Silence { conn, epoch } => {
+                if net.is_silent(conn, epoch) && !planted::is(Bug::NoStallDeadline) {
+                    net.marks.hit(Mark::Silent);
+                    self.cut(conn, 0, 0);
+                }
+            }
+            Event::Heal { cable, epoch } => self.heal(cable, epoch),
+            Event::Fault { index } => {
+                let fault = scenario.faults[index].1;
+                self.fault(fault)?;
+            }
+            Event::Calm => self.calm(),
+            Event::Mischief => hostile::mischief(self)?,
+        }
+        if self.events.is_multiple_of(16) {
+            self.flow_invariants();
+        }
+        Ok(())
+    }
+
+    /// What the flow knows of itself. Not with planted bugs: those are for the checks of this simulation.
+    pub fn flow_invariants(&self) {
+        if cfg!(not(feature = "planted")) {
+            self.send.flow.invariants();
+            self.recv.flow.invariants();
+        }
+    }
+
+    pub fn handle_forward(&mut self, conn: usize, message: Forward) -> Checked {
+        let World { net, recv, scenario, .. } = self;
+        let handled = match message {
+            Forward::Chunk { seq, content, intact } => {
+                recv.handle_chunk(net, scenario, conn, Copied { index: 0, seq, content, intact })?
+            }
+            Forward::Finish { chunks } => recv.handle_finish(net, scenario, chunks)?,
+        };
+        match handled {
+            Ok(()) => {}
+            Err(_) if scenario.kind == Kind::HostileSend => {
+                net.marks.hit(Mark::HostileSendCaught);
+                self.over = true;
+            }
+            Err(violation) => return Err(accused(violation)),
+        }
+        self.check_commit()
+    }
+
+    fn handle_backward(&mut self, conn: usize, message: Backward) -> Checked {
+        let World { net, send, recv, scenario, .. } = self;
+        match message {
+            Backward::Joined => {
+                if net.conns[conn].send_end == End::New {
+                    send.handle_joined(net, conn)?;
+                }
+            }
+            Backward::Ack(ack) => {
+                if !matches!(scenario.kind, Kind::HostileSend | Kind::HostileRecv) {
+                    send.handle_ack(net, scenario, &ack)?.map_err(accused)?;
+                }
+            }
+            Backward::Commit => {
+                send.committed = true;
+                let honest = scenario.kind != Kind::HostileSend;
+                ensure(!honest || recv.committed, Invariant::Equal, || "nobody committed".into())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn handle_down(&mut self, conn: usize, side: Side) -> Checked {
+        let World { net, send, recv, scenario, .. } = self;
+        let c = &mut net.conns[conn];
+        match side {
+            Side::Send if c.send_end != End::Dead => {
+                let was_up = std::mem::replace(&mut c.send_end, End::Dead) == End::Up;
+                let cable = c.cable;
+                if c.recv_end == End::Up {
+                    net.marks.hit(Mark::HalfOpen);
+                }
+                if was_up {
+                    send.handle_down(net, conn)?;
+                }
+                if net.cables[cable].conn == Some(conn) {
+                    net.cables[cable].conn = None;
+                    net.redial(cable);
+                }
+            }
+            Side::Recv if c.recv_end != End::Dead => {
+                let was_up = std::mem::replace(&mut c.recv_end, End::Dead) == End::Up;
+                if was_up {
+                    recv.handle_down(net, scenario, conn);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The connection breaks now; each side learns of it after its own time.
+    fn cut(&mut self, conn: usize, sender_told: Micros, receiver_told: Micros) {
+        let net = &mut self.net;
+        if net.conns[conn].broken {
+            return;
+        }
+        net.break_off(conn);
+        net.after(sender_told, Event::Down { conn, side: Side::Send });
+        net.after(receiver_told, Event::Down { conn, side: Side::Recv });
+    }
+
+    fn heal(&mut self, cable: usize, epoch: u32) {
+        let net = &mut self.net;
+        if net.cables[cable].stall_epoch != epoch || !net.cables[cable].stalled {
+            return;
+        }
+        net.cables[cable].stalled = false;
+        for conn in 0..net.conns.len() {
+            if net.conns[conn].cable == cable {
+                net.heal(conn);
+            }
+        }
+    }
+
+    fn fault(&mut self, fault: Fault) -> Checked {
+        if self.calm {
+            return Ok(());
+        }
+        let net = &mut self.net;
+        let now = net.now;
+        match fault {
+            Fault::Cut { cable, sender_told, receiver_told } => {
+                if let Some(conn) = net.cables[cable].conn {
+                    // What was being read when it broke may or may not have been whole.
+                    net.conns[conn].torn = self.recv.last_read(conn).filter(|_| net.rng.percent(50));
+                    self.cut(conn, sender_told, receiver_told);
+                }
+            }
+            Fault::Stall { cable, heal } => {
+                let c = &mut net.cables[cable];
+                c.stalled = true;
+                c.stall_epoch += 1;
+                let epoch = c.stall_epoch;
+                if let Some(conn) = c.conn {
+                    net.stall(conn);
+                }
+                if let Some(heal) = heal {
+                    net.after(heal, Event::Heal { cable, epoch });
+                }
+            }
+            Fault::StallConnection { cable } => {
+                if let Some(conn) = net.cables[cable].conn {
+                    net.stall(conn);
+                }
+            }
+            Fault::Slow { cable, lasts } => net.cables[cable].slow_until = now + lasts,
+            Fault::Corrupt { cable, lasts } => net.cables[cable].corrupt_until = now + lasts,
+            Fault::Refuse { cable, lasts } => net.cables[cable].refuse_until = now + lasts,
+            Fault::SinkStops { lasts } => self.recv.sink_stopped = now + lasts,
+            Fault::SyncFails => self.recv.disk.fail_next_sync(),
+            Fault::SourceChanges => {
+                net.marks.hit(Mark::SourceChanged);
+                self.send.source += 1;
+            }
+            Fault::Restart { sender_crashed, receiver_crashed, power_lost } => {
+                self.restart(sender_crashed, receiver_crashed, power_lost)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A new session begins. The work of a process that lives on is still under way, in the name of the old session.
+    fn restart(&mut self, sender_crashed: bool, receiver_crashed: bool, power_lost: bool) -> Checked {
+        if power_lost {
+            let claimed = self.recv.flow.ack().durable;
+            if self.recv.disk.lose_power(&mut self.net.rng) {
+                self.net.marks.hit(Mark::PowerLost);
+            }
+            let left = self.recv.disk.durable();
+            ensure(claimed <= left, Invariant::Durable, || format!("of {claimed} durable chunks {left} are left"))?;
+        }
+        for conn in 0..self.net.conns.len() {
+            self.net.break_off(conn);
+            self.net.conns[conn].send_end = End::Dead;
+            self.net.conns[conn].recv_end = End::Dead;
+            self.net.conns[conn].waiting = None;
+        }
+        let session = self.send.session + 1;
+        let process = self.send.process + u32::from(sender_crashed);
+        self.send = SendHost::new(self.seed, session, process, self.send.source, &self.scenario);
+        let process = self.recv.process + u32::from(receiver_crashed);
+        let sink_stopped = self.recv.sink_stopped;
+        self.recv = RecvHost::new(session, process, &self.scenario);
+        self.recv.sink_stopped = sink_stopped;
+        self.compared = 0;
+        for cable in 0..self.net.cables.len() {
+            self.net.cables[cable].conn = None;
+            let pause = self.net.some(100_000);
+            self.net.dial_afresh(cable, pause);
+        }
+        if self.scenario.kind != Kind::HostileSend {
+            self.send.plan(&mut self.net, &self.scenario);
+        }
+        Ok(())
+    }
+
+    /// Faults stop. Cables that fell silent for ever stay so; all others work from now on.
+    fn calm(&mut self) {
+        self.calm = true;
+        let now = self.net.now;
+        for cable in 0..self.net.cables.len() {
+            let forever = |f: &(Micros, Fault)| matches!(f.1, Fault::Stall { cable: c, heal: None } if c == cable);
+            if !self.scenario.faults.iter().any(forever) {
+                self.heal(cable, self.net.cables[cable].stall_epoch);
+            }
+            let c = &mut self.net.cables[cable];
+            (c.slow_until, c.corrupt_until, c.refuse_until) = (now, now, now);
+        }
+        // Found silent, dialled again, and all the work once more on the slowest link; the sink may stop for a while,
+        // and one sync may fail yet.
+        let work = (0..self.scenario.cables.len()).map(|c| self.scenario.work(c)).max().unwrap_or(0);
+        self.deadline = Some((now + 30 * SECOND + 3 * work, Invariant::Ends));
+    }
+
+    /// What was delivered is what was sealed, in order.
+    fn compare(&mut self) -> Checked {
+        if self.scenario.kind == Kind::HostileSend {
+            return Ok(());
+        }
+        for at in self.compared..self.recv.applied.len() {
+            let (applied, sealed) = (self.recv.applied[at], self.send.contents.get(at).copied().flatten());
+            ensure(sealed == Some(applied), Invariant::Applied, || format!("chunk {at} is not what was sealed"))?;
+        }
+        self.compared = self.recv.applied.len();
+        Ok(())
+    }
+
+    fn check_commit(&self) -> Checked {
+        if self.recv.committed && self.scenario.kind != Kind::HostileSend { self.check_whole() } else { Ok(()) }
+    }
+
+    /// Success means that all is there, and that no power loss can take it.
+    fn check_whole(&self) -> Checked {
+        let (chunks, durable) = (self.send.contents.len(), self.recv.disk.durable());
+        let whole = self.recv.applied.len() == chunks && durable == chunks as u64;
+        ensure(whole, Invariant::Equal, || {
+            format!("of {chunks} chunks {} were applied and {durable} are durable", self.recv.applied.len())
+        })
+    }
+}
