@@ -208,7 +208,7 @@ fn untar(stream: &[u8]) -> TempDir {
     let mut archive = tempfile::NamedTempFile::new().unwrap();
     std::io::Write::write_all(&mut archive, stream).unwrap();
     let done = Command::new("tar")
-        .args(["--numeric-owner", "-xpf"])
+        .args(["--numeric-owner", "--warning=no-timestamp", "-xpf"])
         .args([archive.path(), Path::new("-C"), out.path()])
         .stdin(Stdio::null())
         .output()
