@@ -14,6 +14,13 @@ pub fn is_ignored(signal: i32) -> bool {
     }
 }
 
+/// Let a write beyond the process's file size limit fail with `EFBIG`, which names the file, instead of ending the
+/// process with `SIGXFSZ`, which does not.
+pub fn ignore_file_size_signal() {
+    // SAFETY: SIG_IGN installs no handler, so no code of ours runs in signal context; no memory is passed.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,1 +1,342 @@
-//! sink
+//! What is received: a stream of chunks, in order, becomes a tree, a file or the bytes of standard output.
+//!
+//! The steps, for a tree:
+//!
+//! 1. *unpack* (one thread, sequential): takes the chunks in order, parses what is archive, and turns entries into
+//!    write jobs. It is the only one that walks: it makes the directories itself and knows the one it is in.
+//! 2. *write* (N threads, parallel): bytes and attributes of everything else. All jobs of one path go to one writer, in
+//!    order, chosen by the path's hash; so a file's slices follow its creation, and a hard link follows its target.
+//! 3. *finish a directory* (whoever drops its last user): owner, mode and times of a directory are set when the order
+//!    has left its subtree and its last job is done, children before parents. Until then it is 0700.
+//! 4. *sync* (sequential, once): every file system that was written to. Nothing was received before that.
+//!
+//! For a file or standard output there is one thread, which writes the chunks' contents in order.
+//!
+//! What it must never do: touch anything outside the destination, open what exists, replace anything, follow a
+//! symbolic link below the root. What goes wrong with one entry becomes a note and the run goes on; what goes wrong
+//! with the destination ends the whole sink at once. No thread outlives the [`Sink`].
+
+mod attributes;
+mod jail;
+mod prepare;
+mod raw;
+mod unpack;
+mod writer;
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use rustix::io::Errno;
+
+pub use prepare::Prepared;
+
+use crate::chunk::Chunk;
+use crate::error::{Error, escape};
+use crate::ids::Digest;
+use crate::report::{Note, NoteKind, Notes};
+use crate::stats::Stats;
+use crate::wire::Finish;
+use attributes::Who;
+
+/// What is received, open and at work. Dropping it is the same as [`Sink::abort`].
+pub struct Sink {
+    chunks: Sender<Chunk>,
+    /// The last word; closed without one, everything stops.
+    last_word: Option<Sender<Finish>>,
+    thread: Option<JoinHandle<Result<SinkEnd, Stopped>>>,
+    shared: Arc<Shared>,
+}
+
+/// What came of it: everything is durable.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SinkEnd {
+    /// Entries on disk; for an archive that was not unpacked, what the sender says.
+    pub entries: u64,
+    /// Content bytes on disk.
+    pub content_bytes: u64,
+    /// A raw stream's own BLAKE3.
+    pub stream_digest: Option<Digest>,
+    /// What happened to single entries.
+    pub notes: Notes,
+}
+
+/// Called once, at once and from any thread, when the whole sink has failed.
+pub type OnError = Box<dyn Fn(Error) + Send + Sync>;
+
+impl Sink {
+    /// Where chunks go, in the order of their numbers. It never fills: the chunks' own buffers are the bound.
+    pub fn chunks(&self) -> &Sender<Chunk> {
+        &self.chunks
+    }
+
+    /// Every chunk was handed over: write what is left, finish every directory, sync. Blocks until all of it is
+    /// durable. The error is the one that `on_error` got, if it got one.
+    pub fn finish(mut self, finish: Finish) -> Result<SinkEnd, Error> {
+        if let Some(last_word) = self.last_word.take() {
+            // Refused only if the thread has ended, and then its result says why.
+            let _ = last_word.send(finish);
+        }
+        match self.join() {
+            Some(Ok(end)) => Ok(end),
+            _ => Err(self.shared.error().unwrap_or_else(|| Error::Bug("the sink stopped and did not say why".into()))),
+        }
+    }
+
+    /// Stop soon: what is queued is not written, temporary names are removed, whole files stay.
+    pub fn abort(self) {}
+
+    fn join(&mut self) -> Option<Result<SinkEnd, Stopped>> {
+        let result = self.thread.take()?.join();
+        Some(result.expect("panics are caught in the thread"))
+    }
+
+    /// Start the thread that does everything; `run` is given the chunks, and the last word after the last chunk.
+    fn start(
+        shared: Arc<Shared>,
+        run: impl FnOnce(Inlet, &Arc<Shared>) -> Result<SinkEnd, Stopped> + Send + 'static,
+    ) -> Result<Sink, Error> {
+        let (chunks, inlet_chunks) = unbounded();
+        let (last_word, inlet_last_word) = unbounded();
+        let body = {
+            let shared = shared.clone();
+            move || {
+                let inlet = Inlet { chunks: inlet_chunks, last_word: inlet_last_word, finish: None };
+                shared.guard(|| run(inlet, &shared)).unwrap_or(Err(Stopped))
+            }
+        };
+        let thread = std::thread::Builder::new().name("sink".into()).spawn(body).map_err(no_thread)?;
+        Ok(Sink { chunks, last_word: Some(last_word), thread: Some(thread), shared })
+    }
+}
+
+impl Drop for Sink {
+    fn drop(&mut self) {
+        if self.thread.is_some() {
+            self.shared.stopping.store(true, Relaxed);
+            self.last_word = None;
+            self.join();
+        }
+    }
+}
+
+fn no_thread(source: io::Error) -> Error {
+    Error::Destination { what: "cannot start a thread for writing".into(), source }
+}
+
+/// The sink has failed or was told to stop; the reason, if there is one, is in [`Shared`].
+#[derive(Clone, Copy, Debug)]
+struct Stopped;
+
+/// Where the sink's thread gets its chunks from.
+struct Inlet {
+    chunks: Receiver<Chunk>,
+    last_word: Receiver<Finish>,
+    finish: Option<Finish>,
+}
+
+/// What comes next.
+enum Next {
+    Chunk(Chunk),
+    /// Nothing came in the time given.
+    Quiet,
+    /// All chunks have come.
+    Finish(Finish),
+    Abort,
+}
+
+impl Inlet {
+    /// The next chunk, or the last word once no chunk is left. Clones of the sender do not hold up the end.
+    fn next(&mut self, patience: std::time::Duration) -> Next {
+        if self.finish.is_none() {
+            crossbeam_channel::select! {
+                recv(self.chunks) -> chunk => return chunk.map_or(Next::Abort, Next::Chunk),
+                recv(self.last_word) -> finish => match finish {
+                    Ok(finish) => self.finish = Some(finish),
+                    Err(_) => return Next::Abort,
+                },
+                default(patience) => return Next::Quiet,
+            }
+        }
+        match (self.chunks.try_recv(), self.finish) {
+            (Ok(chunk), _) => Next::Chunk(chunk),
+            (Err(_), Some(finish)) => Next::Finish(finish),
+            (Err(_), None) => Next::Abort,
+        }
+    }
+
+    /// The sink has failed: let go of every chunk that still comes, until somebody has noticed.
+    fn drain(&mut self) -> Stopped {
+        while !matches!(self.next(std::time::Duration::from_secs(1)), Next::Finish(_) | Next::Abort) {}
+        Stopped
+    }
+}
+
+/// Why the whole sink failed. Unlike [`Error`] it can be told twice: at once, and when the sink is finished.
+#[derive(Clone, Debug)]
+enum Failure {
+    /// The destination: what could not be done, and the system's reason.
+    Destination(String, Errno),
+    /// The peer: what arrived cannot be meant.
+    Verification(String),
+    /// Ourselves.
+    Bug(String),
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Error {
+        match failure {
+            Failure::Destination(what, errno) => Error::Destination { what, source: errno.into() },
+            Failure::Verification(what) => Error::Verification(what),
+            Failure::Bug(what) => Error::Bug(what),
+        }
+    }
+}
+
+/// What all threads of one sink share.
+struct Shared {
+    stats: Arc<Stats>,
+    who: Who,
+    /// The destination as people call it, escaped.
+    destination: String,
+    /// Set on the first failure and on abort: nothing more is written.
+    stopping: AtomicBool,
+    failure: Mutex<Option<Failure>>,
+    on_error: OnError,
+    notes: Mutex<Notes>,
+    /// Entries whose owner was not ours to set, beyond the first.
+    foreign_owners: AtomicU64,
+    entries: AtomicU64,
+    content_bytes: AtomicU64,
+}
+
+impl Shared {
+    fn new(destination: String, stats: Arc<Stats>, on_error: OnError) -> Arc<Shared> {
+        Arc::new(Shared {
+            stats,
+            who: Who::ask(),
+            destination,
+            stopping: AtomicBool::new(false),
+            failure: Mutex::default(),
+            on_error,
+            notes: Mutex::default(),
+            foreign_owners: AtomicU64::new(0),
+            entries: AtomicU64::new(0),
+            content_bytes: AtomicU64::new(0),
+        })
+    }
+
+    fn stopping(&self) -> bool {
+        self.stopping.load(Relaxed)
+    }
+
+    /// End the whole sink. The first failure wins.
+    fn fail(&self, failure: Failure) -> Stopped {
+        {
+            let mut first = self.failure.lock().expect("no thread panics while it holds this lock");
+            if first.is_some() || self.stopping() {
+                return Stopped;
+            }
+            *first = Some(failure.clone());
+            self.stopping.store(true, Relaxed);
+        }
+        (self.on_error)(failure.into());
+        Stopped
+    }
+
+    fn error(&self) -> Option<Error> {
+        self.failure.lock().expect("no thread panics while it holds this lock").clone().map(Error::from)
+    }
+
+    /// Run a thread's body; a panic in it fails the sink as a bug.
+    fn guard<T>(&self, body: impl FnOnce() -> T) -> Option<T> {
+        match catch_unwind(AssertUnwindSafe(body)) {
+            Ok(value) => Some(value),
+            Err(panic) => {
+                let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
+                let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+                self.fail(Failure::Bug(format!("the sink panicked: {}", text.unwrap_or_default())));
+                None
+            }
+        }
+    }
+
+    fn note(&self, kind: NoteKind, path: Vec<u8>, detail: impl Into<String>) {
+        let note = Note { kind, path, detail: detail.into() };
+        self.notes.lock().expect("no thread panics while it holds this lock").push(note);
+    }
+
+    /// An owner that is not ours to set. The first is a note, the others are counted without touching the lock.
+    fn note_owner(&self, path: impl FnOnce() -> Vec<u8>) {
+        if self.foreign_owners.fetch_add(1, Relaxed) == 0 {
+            self.note(NoteKind::Owner, path(), "the owner is not ours to set; it belongs to us now");
+        }
+    }
+
+    /// An entry is on disk.
+    fn entry_done(&self) {
+        self.entries.fetch_add(1, Relaxed);
+        self.stats.entries_done.fetch_add(1, Relaxed);
+    }
+
+    fn content_done(&self, bytes: usize) {
+        self.content_bytes.fetch_add(bytes as u64, Relaxed);
+        self.stats.content_done.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// One entry could not be created. Whether that is all depends on the reason: a full or broken disk would refuse
+    /// the next one as well.
+    fn entry_failed(&self, path: &[u8], errno: Errno, on: &jail::Handle) -> Result<(), Stopped> {
+        if is_final(errno) {
+            let what = format!("cannot write '{}' below {}{}", escape(path), self.destination, on.space());
+            return Err(self.fail(Failure::Destination(what, errno)));
+        }
+        self.note(NoteKind::NotCreated, path.to_vec(), describe(errno));
+        Ok(())
+    }
+
+    /// All notes, after all threads are done.
+    fn take_notes(&self) -> Notes {
+        let mut notes = std::mem::take(&mut *self.notes.lock().expect("no thread panics while it holds this lock"));
+        notes.harmless += self.foreign_owners.load(Relaxed).saturating_sub(1);
+        notes
+    }
+
+    /// What is delivered must be what was sent.
+    fn check(&self, what: &str, ours: u64, theirs: u64) -> Result<(), Stopped> {
+        if ours == theirs {
+            return Ok(());
+        }
+        Err(self.fail(Failure::Verification(format!("{ours} {what} arrived, the sender says {theirs}"))))
+    }
+}
+
+/// Whether an error is the destination's and not the entry's: the next entry would meet it too.
+fn is_final(errno: Errno) -> bool {
+    const FINAL: [Errno; 14] = [
+        Errno::NOSPC,
+        Errno::DQUOT,
+        Errno::IO,
+        Errno::ROFS,
+        Errno::NOMEM,
+        Errno::MFILE,
+        Errno::NFILE,
+        Errno::NODEV,
+        Errno::NXIO,
+        Errno::STALE,
+        Errno::SHUTDOWN,
+        Errno::NOTCONN,
+        Errno::UCLEAN,
+        Errno::BADF,
+    ];
+    FINAL.contains(&errno)
+}
+
+/// The system's words, without the number.
+fn describe(errno: Errno) -> String {
+    let text = io::Error::from(errno).to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_owned()
+}

@@ -1,0 +1,283 @@
+//! Looks at the destination before anybody connects, and creates nothing: what it is, whether it may be filled, and
+//! what the sender should send for it.
+//!
+//! | offered \ destination | directory | file | `-` |
+//! |---|---|---|---|
+//! | tree | its entries | one archive | one archive |
+//! | one file | an entry | its bytes | its bytes |
+//! | standard input | refused (foreign archives are not unpacked yet) | its bytes | its bytes |
+//!
+//! A destination that does not exist becomes a directory for a tree, a file for the rest, and always a directory if it
+//! ends in a slash. Nothing is ever replaced: a directory must hold nothing but empty directories, mount points and
+//! `lost+found`, a file must be empty.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags};
+
+use super::jail::{Before, Identity, Jail};
+use super::{OnError, Shared, Sink, raw, unpack};
+use crate::error::{Error, escape};
+use crate::options::Destination;
+use crate::stats::Stats;
+use crate::wire::{Layout, Offer};
+
+/// A destination that can be used, as far as can be seen without touching it.
+pub struct Prepared {
+    target: Target,
+    /// As given, escaped.
+    shown: String,
+}
+
+enum Target {
+    Stdout(OwnedFd),
+    Directory { fd: OwnedFd, before: HashMap<Identity, Before> },
+    /// An empty file: its directory, its name, and what it is.
+    File { parent: OwnedFd, name: Vec<u8>, empty: fs::Metadata },
+    Missing { parent: OwnedFd, name: Vec<u8>, directory: bool },
+}
+
+impl Prepared {
+    /// Look at the destination. Refused if it holds anything; an error names what is not there.
+    pub fn new(destination: &Destination) -> Result<Prepared, Error> {
+        let path = match destination {
+            Destination::Stdout => {
+                let stdout = rustix::stdio::stdout();
+                if rustix::termios::isatty(stdout) {
+                    let text = "standard output is a terminal: send it to a pipe or a file, or name a destination";
+                    return Err(Error::Usage(text.into()));
+                }
+                let fd = rustix::io::fcntl_dupfd_cloexec(stdout, 0);
+                return Ok(Prepared::onto(fd.map_err(|e| failed("cannot use standard output", e))?));
+            }
+            Destination::Path(path) => path,
+        };
+        let shown = escape(path.as_os_str().as_bytes());
+        let target = match fs::metadata(path) {
+            Ok(meta) if meta.is_dir() => existing_directory(path, &shown)?,
+            Ok(meta) if meta.is_file() => existing_file(path, meta, &shown)?,
+            Ok(meta) => return Err(Error::Refused(other_kind(&shown, &meta))),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => missing(path, &shown)?,
+            Err(e) => return Err(Error::Usage(format!("cannot use '{shown}': {e}"))),
+        };
+        Ok(Prepared { target, shown })
+    }
+
+    /// Deliver to an open descriptor as to standard output.
+    pub(crate) fn onto(fd: OwnedFd) -> Prepared {
+        Prepared { target: Target::Stdout(fd), shown: "standard output".into() }
+    }
+
+    /// What the sender should send, or why nothing can come of it.
+    pub fn layout(&self, offer: &Offer) -> Result<Layout, Error> {
+        let directory = self.becomes_directory(offer);
+        match offer {
+            Offer::Stream if directory => Err(Error::Refused(format!(
+                "'{}' is a directory, and this version does not unpack an archive from standard input: \
+                 receive into a file or '-', or send the directory itself",
+                self.shown
+            ))),
+            Offer::Tree { .. } => Ok(Layout::Archive),
+            Offer::File { .. } if directory => Ok(Layout::Archive),
+            Offer::File { .. } | Offer::Stream => Ok(Layout::Raw),
+        }
+    }
+
+    /// Create what is missing and begin. `workers` write at once into a directory; `on_error` is called at once if the
+    /// whole sink fails.
+    pub fn open(
+        self,
+        offer: &Offer,
+        stats: Arc<Stats>,
+        workers: usize,
+        on_error: impl Fn(Error) + Send + Sync + 'static,
+    ) -> Result<Sink, Error> {
+        let layout = self.layout(offer)?;
+        let directory = self.becomes_directory(offer);
+        let on_error: OnError = Box::new(on_error);
+        let shared = Shared::new(self.shown, stats, on_error);
+        crate::sys::ignore_file_size_signal();
+        match self.target {
+            Target::Stdout(fd) => {
+                let output = raw::Output::new(fd);
+                Sink::start(shared, move |inlet, shared| raw::run(inlet, output, layout, shared))
+            }
+            Target::File { parent, name, empty } => {
+                let file = raw::File::create(parent, name, Some(empty), &shared)?;
+                Sink::start(shared, move |inlet, shared| raw::run(inlet, file, layout, shared))
+            }
+            Target::Missing { parent, name, .. } if !directory => {
+                let file = raw::File::create(parent, name, None, &shared)?;
+                Sink::start(shared, move |inlet, shared| raw::run(inlet, file, layout, shared))
+            }
+            Target::Missing { parent, name, .. } => {
+                let root = make_root(&parent, &name).map_err(|e| failed(&format!("cannot create '{}'", shared.destination), e))?;
+                open_tree(root, Some((parent, name)), HashMap::new(), workers, shared)
+            }
+            Target::Directory { fd, before } => open_tree(fd, None, before, workers, shared),
+        }
+    }
+
+    fn becomes_directory(&self, offer: &Offer) -> bool {
+        match &self.target {
+            Target::Stdout(_) | Target::File { .. } => false,
+            Target::Directory { .. } => true,
+            Target::Missing { directory, .. } => *directory || matches!(offer, Offer::Tree { .. }),
+        }
+    }
+}
+
+fn failed(what: &str, errno: rustix::io::Errno) -> Error {
+    Error::Destination { what: what.into(), source: errno.into() }
+}
+
+fn open_tree(
+    root: OwnedFd,
+    made: Option<(OwnedFd, Vec<u8>)>,
+    before: HashMap<Identity, Before>,
+    workers: usize,
+    shared: Arc<Shared>,
+) -> Result<Sink, Error> {
+    let jail = Jail::new(root, made.is_some(), before, &shared);
+    let jail = jail.map_err(|e| failed(&format!("cannot use '{}'", shared.destination), e))?;
+    Sink::start(shared, move |inlet, shared| {
+        let end = unpack::run(inlet, jail, workers, shared);
+        if let (Err(_), Some((parent, name))) = (&end, &made) {
+            // What we have made goes again if nothing came into it; if something did, this fails and it stays.
+            let _ = rustix::fs::unlinkat(parent, name.as_slice(), AtFlags::REMOVEDIR);
+        }
+        end
+    })
+}
+
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+fn make_root(parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd, rustix::io::Errno> {
+    rustix::fs::mkdirat(parent, name, Mode::RWXU)?;
+    rustix::fs::openat(parent, name, DIRECTORY.union(OFlags::NOFOLLOW), Mode::empty())
+}
+
+fn existing_directory(path: &Path, shown: &str) -> Result<Target, Error> {
+    let unusable = |errno| failed(&format!("cannot write into '{shown}'"), errno);
+    let fd = rustix::fs::openat(CWD, path, DIRECTORY, Mode::empty()).map_err(unusable)?;
+    let before = look_inside(&fd, path, shown)?;
+    may_write(&fd).map_err(unusable)?;
+    Ok(Target::Directory { fd, before })
+}
+
+fn may_write(dir: impl AsFd) -> Result<(), rustix::io::Errno> {
+    rustix::fs::accessat(dir, ".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)
+}
+
+/// Everything below the root, which must be nothing but empty directories and what is not ours to judge.
+fn look_inside(root: &OwnedFd, path: &Path, shown: &str) -> Result<HashMap<Identity, Before>, Error> {
+    let mut before = HashMap::new();
+    let mut found = Vec::new();
+    // Paths below the root, to be listed.
+    let mut to_list = vec![PathBuf::new()];
+    while let Some(below) = to_list.pop() {
+        let cannot = |e: io::Error| {
+            let below = escape(path.join(&below).as_os_str().as_bytes());
+            Error::Refused(format!("cannot see whether '{below}' is empty: {e}"))
+        };
+        for entry in fs::read_dir(path.join(&below)).map_err(cannot)? {
+            let entry = entry.map_err(cannot)?;
+            let inner = below.join(entry.file_name());
+            if !entry.file_type().map_err(cannot)?.is_dir() {
+                found.push(escape(inner.as_os_str().as_bytes()));
+                if found.len() > 2 {
+                    return Err(not_empty(shown, &found));
+                }
+                continue;
+            }
+            let meta = entry.metadata().map_err(cannot)?;
+            let lost_found = below == Path::new("") && entry.file_name() == OsStr::new("lost+found");
+            let foreign = lost_found || is_mount_point(root, &inner) || !same_device(root, &meta);
+            let kind = if foreign { Before::Foreign } else { Before::Empty };
+            before.insert((meta.dev(), meta.ino()), kind);
+            if !foreign {
+                to_list.push(inner);
+            }
+        }
+    }
+    if found.is_empty() { Ok(before) } else { Err(not_empty(shown, &found)) }
+}
+
+fn same_device(root: &OwnedFd, meta: &fs::Metadata) -> bool {
+    rustix::fs::fstat(root).is_ok_and(|stat| stat.st_dev == meta.dev())
+}
+
+/// A bind mount may have its surroundings' device.
+fn is_mount_point(root: &OwnedFd, below: &Path) -> bool {
+    let statx = rustix::fs::statx(root, below, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::TYPE);
+    statx.is_ok_and(|statx| statx.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+}
+
+fn not_empty(shown: &str, found: &[String]) -> Error {
+    let named: Vec<String> = found.iter().take(2).map(|name| format!("'{name}'")).collect();
+    let more = if found.len() > 2 { " and more" } else { "" };
+    Error::Refused(format!(
+        "'{shown}' is not empty, and nothing in it would be replaced: it holds {}{more}; \
+         name an empty directory, or one that does not exist yet",
+        named.join(", ")
+    ))
+}
+
+fn existing_file(path: &Path, meta: fs::Metadata, shown: &str) -> Result<Target, Error> {
+    if meta.len() > 0 {
+        return Err(Error::Refused(format!(
+            "'{shown}' exists and holds {} bytes, and nothing is replaced: remove it, or name another",
+            meta.len()
+        )));
+    }
+    // Through a link to the file itself, since it is the file's own name that will be given to what was received.
+    let real = fs::canonicalize(path).map_err(|e| Error::Usage(format!("cannot use '{shown}': {e}")))?;
+    let (parent, name) = parent_of(&real, shown)?;
+    Ok(Target::File { parent, name, empty: meta })
+}
+
+fn missing(path: &Path, shown: &str) -> Result<Target, Error> {
+    if fs::symlink_metadata(path).is_ok() {
+        return Err(Error::Refused(format!("'{shown}' is a symbolic link to nothing: name what it should point to")));
+    }
+    let (parent, name) = parent_of(path, shown)?;
+    Ok(Target::Missing { parent, name, directory: path.as_os_str().as_bytes().ends_with(b"/") })
+}
+
+/// The directory that a path is in, which must be there and take new names, and the last name.
+fn parent_of(path: &Path, shown: &str) -> Result<(OwnedFd, Vec<u8>), Error> {
+    let Some(name) = path.file_name() else {
+        return Err(Error::Usage(format!("'{shown}' does not exist and is no name for something new")));
+    };
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let parent_shown = escape(parent.as_os_str().as_bytes());
+    let fd = rustix::fs::openat(CWD, parent, DIRECTORY, Mode::empty()).map_err(|errno| {
+        let cause = io::Error::from(errno);
+        Error::Usage(format!("cannot create '{shown}': its directory '{parent_shown}' cannot be used: {cause}"))
+    })?;
+    may_write(&fd).map_err(|errno| failed(&format!("cannot create anything in '{parent_shown}'"), errno))?;
+    Ok((fd, name.as_bytes().to_vec()))
+}
+
+fn other_kind(shown: &str, meta: &fs::Metadata) -> String {
+    let kind = meta.file_type();
+    if kind.is_block_device() {
+        return format!("'{shown}' is a block device, which this version does not write to: use 'recv -' and a pipe");
+    }
+    let what = if kind.is_char_device() {
+        "a character device"
+    } else if kind.is_fifo() {
+        "a FIFO"
+    } else {
+        "a socket"
+    };
+    format!("'{shown}' is {what}: use 'recv -' and redirect its output")
+}

@@ -1,0 +1,309 @@
+//! One file or standard output: the chunks' contents, in order, written by one thread. What the bytes are, an archive
+//! or a raw stream, matters only to the digest: a raw stream's slices merge into its own BLAKE3.
+
+use std::fs::Metadata;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+
+use super::writer::{TempNames, name_file, write_at};
+use super::{Failure, Inlet, Next, Shared, SinkEnd, Stopped};
+use crate::chunk::{Chunk, FileDigest};
+use crate::error::Error;
+use crate::limits::WRITE_LEN;
+use crate::wire::{Finish, Layout};
+
+/// How often a consumer that is not written to is looked at, and a blocked write looks up.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// What takes bytes in order.
+pub(super) trait Target {
+    /// Write content that begins at `offset`.
+    fn write(&mut self, content: &[u8], offset: u64, shared: &Shared) -> Result<(), Stopped>;
+    /// Nothing came for a while: is it still there?
+    fn look(&mut self, offset: u64, shared: &Shared) -> Result<(), Stopped>;
+    /// All is written: make it durable.
+    fn complete(&mut self, offset: u64, shared: &Shared) -> Result<(), Stopped>;
+}
+
+/// Write everything that comes.
+pub(super) fn run(
+    mut inlet: Inlet,
+    mut target: impl Target,
+    layout: Layout,
+    shared: &Arc<Shared>,
+) -> Result<SinkEnd, Stopped> {
+    let mut stream = Stream { offset: 0, chunks: 0, digest: (layout == Layout::Raw).then(FileDigest::new) };
+    match stream.all(&mut inlet, &mut target, shared) {
+        Ok(end) => Ok(end),
+        // The target goes first: what it has under a temporary name must not wait for somebody to notice.
+        Err(Stopped) => {
+            drop(target);
+            Err(inlet.drain())
+        }
+    }
+}
+
+struct Stream {
+    offset: u64,
+    chunks: u64,
+    /// Of a raw stream.
+    digest: Option<FileDigest>,
+}
+
+impl Stream {
+    fn all(&mut self, inlet: &mut Inlet, target: &mut impl Target, shared: &Shared) -> Result<SinkEnd, Stopped> {
+        let finish = loop {
+            if shared.stopping() {
+                return Err(Stopped);
+            }
+            match inlet.next(LOOK) {
+                Next::Chunk(chunk) => self.chunk(&chunk, target, shared)?,
+                Next::Quiet => target.look(self.offset, shared)?,
+                Next::Finish(finish) => break finish,
+                Next::Abort => return Err(Stopped),
+            }
+        };
+        shared.check("chunks", self.chunks, finish.chunks)?;
+        shared.check("stream bytes", self.offset, finish.bytes)?;
+        let stream_digest = match self.digest.take() {
+            Some(digest) => Some(digest.finish().ok_or_else(|| self.misplaced("the only slice is not marked so", shared))?),
+            None => None,
+        };
+        target.complete(self.offset, shared)?;
+        Ok(self.end(&finish, stream_digest, shared))
+    }
+
+    fn chunk(&mut self, chunk: &Chunk, target: &mut impl Target, shared: &Shared) -> Result<(), Stopped> {
+        if let Some(digest) = &mut self.digest {
+            let pushed = digest.push(chunk.kind, chunk.len, chunk.digest);
+            pushed.map_err(|e| self.misplaced(&e.to_string(), shared))?;
+        }
+        target.write(chunk.content(), self.offset, shared)?;
+        self.chunks += 1;
+        self.offset += chunk.len as u64;
+        shared.stats.stream_done.fetch_add(chunk.len as u64, Relaxed);
+        shared.content_done(chunk.len);
+        Ok(())
+    }
+
+    /// An archive is not looked into, so its entries are what the sender says; the digest of the transfer holds it to
+    /// that.
+    fn end(&self, finish: &Finish, stream_digest: Option<crate::ids::Digest>, shared: &Shared) -> SinkEnd {
+        let content_bytes = if stream_digest.is_some() { self.offset } else { finish.content_bytes };
+        SinkEnd { entries: finish.entries, content_bytes, stream_digest, notes: shared.take_notes() }
+    }
+
+    fn misplaced(&self, what: &str, shared: &Shared) -> Stopped {
+        shared.fail(Failure::Verification(format!("{what}, in chunk {}", self.chunks)))
+    }
+}
+
+/// A file beside its final name, which it gets when it is whole and synced.
+pub(super) struct File {
+    parent: OwnedFd,
+    name: Vec<u8>,
+    fd: OwnedFd,
+    /// `None` once it has its final name.
+    temp_name: Option<String>,
+    /// The empty file that had the name before.
+    empty: Option<Metadata>,
+}
+
+impl File {
+    /// Create the temporary file.
+    pub fn create(parent: OwnedFd, name: Vec<u8>, empty: Option<Metadata>, shared: &Shared) -> Result<File, Error> {
+        let created = TempNames::new().create(&parent);
+        let (fd, temp_name) = created.map_err(|errno| Error::Destination {
+            what: format!("cannot create a file beside '{}'", shared.destination),
+            source: errno.into(),
+        })?;
+        Ok(File { parent, name, fd, temp_name: Some(temp_name), empty })
+    }
+
+    /// Mode and owner: of the empty file that was there, or what any new file gets.
+    fn set_attributes(&self, shared: &Shared) -> Result<(), Errno> {
+        let mode = match &self.empty {
+            Some(empty) => {
+                // What is not ours to give away stays ours; the bytes are what was asked for.
+                let _ = rustix::fs::fchown(&self.fd, Some(Uid::from_raw(empty.uid())), Some(Gid::from_raw(empty.gid())));
+                empty.mode() & 0o777
+            }
+            None => 0o666 & !shared.who.umask,
+        };
+        rustix::fs::fchmod(&self.fd, Mode::from_raw_mode(mode))
+    }
+
+    /// The final name. An empty file that was there is replaced if it is still that one and still empty.
+    fn give_name(&self, temp_name: &str) -> Result<(), Errno> {
+        let Some(empty) = &self.empty else {
+            return name_file(self.parent.as_fd(), temp_name.as_bytes(), &self.name);
+        };
+        let now = rustix::fs::statat(&self.parent, self.name.as_slice(), AtFlags::SYMLINK_NOFOLLOW)?;
+        if (now.st_dev, now.st_ino, now.st_size) != (empty.dev(), empty.ino(), 0) {
+            return Err(Errno::EXIST);
+        }
+        rustix::fs::renameat(&self.parent, temp_name, &self.parent, self.name.as_slice())
+    }
+
+    fn failed(&self, what: &str, offset: u64, errno: Errno, shared: &Shared) -> Stopped {
+        let what = format!("cannot {what} '{}' after {offset} bytes", shared.destination);
+        shared.fail(Failure::Destination(what, errno))
+    }
+}
+
+impl Target for File {
+    fn write(&mut self, content: &[u8], offset: u64, shared: &Shared) -> Result<(), Stopped> {
+        write_at(&self.fd, content, offset).map_err(|errno| self.failed("write", offset, errno, shared))
+    }
+
+    fn look(&mut self, _: u64, _: &Shared) -> Result<(), Stopped> {
+        Ok(())
+    }
+
+    fn complete(&mut self, offset: u64, shared: &Shared) -> Result<(), Stopped> {
+        let Some(temp_name) = self.temp_name.as_deref() else { return Ok(()) };
+        self.set_attributes(shared)
+            .and_then(|()| rustix::fs::fsync(&self.fd))
+            .and_then(|()| self.give_name(temp_name))
+            .map_err(|errno| self.failed("complete", offset, errno, shared))?;
+        self.temp_name = None;
+        rustix::fs::fsync(&self.parent).map_err(|errno| self.failed("sync the directory of", offset, errno, shared))
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        if let Some(temp_name) = &self.temp_name {
+            // If it cannot be removed it stays; its name says what it is.
+            let _ = rustix::fs::unlinkat(&self.parent, temp_name.as_str(), AtFlags::empty());
+        }
+    }
+}
+
+/// Standard output, or what stands for it in a test.
+pub(super) struct Output {
+    fd: OwnedFd,
+    kind: Kind,
+}
+
+/// How to write without being held by a consumer that does not read: the thread must end when it is told to.
+enum Kind {
+    /// The same pipe, opened once more without waiting. The flag on the descriptor we were given would hold for every
+    /// process that has it.
+    Pipe(OwnedFd),
+    /// A pipe that cannot be opened again (it belongs to another user): what is announced as writable takes this much.
+    ForeignPipe,
+    Socket,
+    /// Files and devices do not wait for anybody.
+    Other,
+}
+
+/// A write of this length to a writable pipe does not wait (POSIX's PIPE_BUF on Linux).
+const PIPE_BUF: usize = 4096;
+
+/// What a pipe is made to hold, if the system lets us: the default of 64 KiB costs a switch of threads each time.
+const PIPE_LEN: usize = 1 << 20;
+
+impl Output {
+    pub fn new(fd: OwnedFd) -> Output {
+        let kind = rustix::fs::fstat(&fd).map(|stat| FileType::from_raw_mode(stat.st_mode));
+        let kind = match kind {
+            Ok(FileType::Fifo) => {
+                // Without the right to a larger pipe it works as it is.
+                let _ = rustix::pipe::fcntl_setpipe_size(&fd, PIPE_LEN);
+                reopen(&fd).map_or(Kind::ForeignPipe, Kind::Pipe)
+            }
+            Ok(FileType::Socket) => Kind::Socket,
+            _ => Kind::Other,
+        };
+        Output { fd, kind }
+    }
+
+    fn write_some(&self, content: &[u8]) -> Result<usize, Errno> {
+        let content = &content[..content.len().min(WRITE_LEN)];
+        match &self.kind {
+            Kind::Pipe(fd) => rustix::io::write(fd, content),
+            Kind::ForeignPipe => match self.poll(PollFlags::OUT, Duration::ZERO)? {
+                true => rustix::io::write(&self.fd, &content[..content.len().min(PIPE_BUF)]),
+                false => Err(Errno::AGAIN),
+            },
+            Kind::Socket => rustix::net::send(&self.fd, content, SendFlags::DONTWAIT | SendFlags::NOSIGNAL),
+            Kind::Other => rustix::io::write(&self.fd, content),
+        }
+    }
+
+    /// Wait until it can be written to, or has no reader. True if either is so.
+    fn poll(&self, events: PollFlags, patience: Duration) -> Result<bool, Errno> {
+        let timeout = Timespec::try_from(patience).expect("less than a second");
+        match poll(&mut [PollFd::new(&self.fd, events)], Some(&timeout)) {
+            Ok(ready) => Ok(ready > 0),
+            Err(Errno::INTR) => Ok(false),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    fn failed(&self, offset: u64, errno: Errno, shared: &Shared) -> Stopped {
+        let what = match errno {
+            Errno::PIPE | Errno::CONNRESET => format!("the reader of standard output went away after {offset} bytes"),
+            _ => format!("cannot write to standard output after {offset} bytes"),
+        };
+        shared.fail(Failure::Destination(what, errno))
+    }
+}
+
+fn reopen(fd: &OwnedFd) -> Result<OwnedFd, Errno> {
+    use std::os::fd::AsRawFd;
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    rustix::fs::open(path, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())
+}
+
+impl Target for Output {
+    fn write(&mut self, mut content: &[u8], mut offset: u64, shared: &Shared) -> Result<(), Stopped> {
+        while !content.is_empty() {
+            if shared.stopping() {
+                return Err(Stopped);
+            }
+            match self.write_some(content) {
+                Ok(n) => {
+                    content = &content[n..];
+                    offset += n as u64;
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    self.poll(PollFlags::OUT, LOOK).map_err(|errno| self.failed(offset, errno, shared))?;
+                }
+                Err(errno) => return Err(self.failed(offset, errno, shared)),
+            }
+        }
+        Ok(())
+    }
+
+    /// A pipe or socket without a reader says so without being asked for anything else.
+    fn look(&mut self, offset: u64, shared: &Shared) -> Result<(), Stopped> {
+        if matches!(self.kind, Kind::Other) {
+            return Ok(());
+        }
+        match self.poll(PollFlags::empty(), Duration::ZERO) {
+            Ok(false) => Ok(()),
+            Ok(true) => Err(self.failed(offset, Errno::PIPE, shared)),
+            Err(errno) => Err(self.failed(offset, errno, shared)),
+        }
+    }
+
+    fn complete(&mut self, offset: u64, shared: &Shared) -> Result<(), Stopped> {
+        self.look(offset, shared)?;
+        match rustix::fs::fsync(&self.fd) {
+            // Pipes and the like have nothing to sync.
+            Ok(()) | Err(Errno::INVAL | Errno::ROFS | Errno::OPNOTSUPP) => Ok(()),
+            Err(errno) => Err(self.failed(offset, errno, shared)),
+        }
+    }
+}

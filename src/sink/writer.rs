@@ -1,0 +1,273 @@
+//! Write jobs to disk: the parallel step. For a small file that is open, write, (owner, mode), times, close.
+
+use std::fmt::Write as _;
+use std::hash::{BuildHasher, RandomState};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crossbeam_channel::Receiver;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags};
+use rustix::io::Errno;
+
+use super::attributes::{Already, Attributes, Object, apply};
+use super::jail::{Handle, Place, last_name};
+use super::unpack::Part;
+use super::{Shared, Stopped};
+use crate::archive::{Entry, EntryKind};
+use crate::chunk::Chunk;
+
+/// What a writer is given.
+pub(super) enum Work {
+    /// Entries of one chunk.
+    Batch { chunk: Arc<Chunk>, jobs: Vec<Job> },
+    /// The next slice of the large file that was begun last.
+    Slice(Chunk),
+}
+
+/// One entry to be created; never a directory.
+pub(super) struct Job {
+    pub place: Place,
+    pub entry: Entry,
+    pub what: What,
+}
+
+/// Where its content comes from.
+pub(super) enum What {
+    /// From the same chunk.
+    Whole { content: Part },
+    /// From the chunks that follow.
+    Large { size: u64 },
+    /// From another name; its directory.
+    Link { from: Arc<Handle> },
+}
+
+/// A large file that is being written.
+struct Large {
+    job: Job,
+    size: u64,
+    written: u64,
+    /// The file under its temporary name; `None` if it could not be created, and its slices are skipped.
+    open: Option<(OwnedFd, String)>,
+}
+
+/// Names that no peer can guess and nobody else uses.
+pub(super) struct TempNames {
+    secret: u64,
+    next: AtomicU64,
+}
+
+impl TempNames {
+    pub fn new() -> TempNames {
+        // The standard library's hasher is seeded by the system for just this: to be unpredictable.
+        TempNames { secret: RandomState::new().hash_one(std::process::id()), next: AtomicU64::new(0) }
+    }
+
+    /// Create a file under such a name.
+    pub fn create(&self, dir: impl AsFd) -> Result<(OwnedFd, String), Errno> {
+        let mut name = String::new();
+        let number = self.next.fetch_add(1, Relaxed);
+        write!(name, ".blast-{:016x}-{number}", self.secret).expect("a string takes everything");
+        let fd = rustix::fs::openat(dir, name.as_str(), CREATE, Mode::RUSR | Mode::WUSR)?;
+        Ok((fd, name))
+    }
+}
+
+/// Never opens what exists, never follows.
+const CREATE: OFlags =
+    OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Work until there is no more. After a failure what is queued is dropped, and what has a temporary name removed.
+pub(super) fn run(queue: Receiver<Work>, shared: &Shared, temp_names: &TempNames) {
+    let mut writer = Writer { shared, temp_names, large: None };
+    for work in queue {
+        if shared.stopping() {
+            continue;
+        }
+        let done = match work {
+            Work::Batch { chunk, jobs } => jobs.into_iter().try_for_each(|job| writer.job(job, &chunk)),
+            Work::Slice(chunk) => writer.slice(&chunk),
+        };
+        if let Err(Stopped) = done {
+            continue;
+        }
+    }
+}
+
+struct Writer<'a> {
+    shared: &'a Shared,
+    temp_names: &'a TempNames,
+    large: Option<Large>,
+}
+
+impl Drop for Writer<'_> {
+    fn drop(&mut self) {
+        if let Some(Large { job, open: Some((_, name)), .. }) = self.large.take() {
+            remove(&job.place.handle, name.as_bytes());
+        }
+    }
+}
+
+impl Writer<'_> {
+    fn job(&mut self, job: Job, chunk: &Chunk) -> Result<(), Stopped> {
+        if self.shared.stopping() {
+            return Err(Stopped);
+        }
+        let made = match (&job.what, &job.entry.kind) {
+            (What::Large { size }, _) => {
+                let size = *size;
+                return self.begin(job, size);
+            }
+            (What::Whole { content }, EntryKind::File { .. }) => self.file(&job, &chunk.content()[content.clone()]),
+            (What::Link { from }, EntryKind::Hardlink { target }) => link(from, target, &job),
+            (_, EntryKind::Symlink { target }) => self.symlink(&job, target),
+            (_, EntryKind::Fifo) => self.fifo(&job),
+            (_, EntryKind::File { .. } | EntryKind::Directory | EntryKind::Hardlink { .. }) => {
+                unreachable!("unpack makes no such job")
+            }
+        };
+        match made {
+            Ok(()) => {
+                self.shared.entry_done();
+                Ok(())
+            }
+            Err(errno) => self.shared.entry_failed(&job.entry.path, errno, &job.place.handle),
+        }
+    }
+
+    /// A whole small file. One that cannot be written whole does not stay.
+    fn file(&self, job: &Job, content: &[u8]) -> Result<(), Errno> {
+        let wanted = Attributes::from(&job.entry);
+        let already = job.place.handle.already(&wanted, &self.shared.who);
+        let (dir, name) = (job.place.handle.fd(), last_name(&job.entry.path));
+        let fd = rustix::fs::openat(dir, name, CREATE, creation_mode(&wanted, already))?;
+        if let Err(errno) = write_at(&fd, content, 0) {
+            remove(&job.place.handle, name);
+            return Err(errno);
+        }
+        apply(Object::File(fd.as_fd()), &wanted, already, self.shared, || job.entry.path.clone());
+        self.shared.content_done(content.len());
+        Ok(())
+    }
+
+    fn symlink(&self, job: &Job, target: &[u8]) -> Result<(), Errno> {
+        let wanted = Attributes::from(&job.entry);
+        let already = Already { mode: true, ..job.place.handle.already(&wanted, &self.shared.who) };
+        let (dir, name) = (job.place.handle.fd(), last_name(&job.entry.path));
+        rustix::fs::symlinkat(target, dir, name)?;
+        apply(Object::Symlink(dir, name), &wanted, already, self.shared, || job.entry.path.clone());
+        Ok(())
+    }
+
+    /// A FIFO is opened to be finished, which disturbs nobody: for reading, without waiting, and only if it is one.
+    fn fifo(&self, job: &Job) -> Result<(), Errno> {
+        let wanted = Attributes::from(&job.entry);
+        let (dir, name) = (job.place.handle.fd(), last_name(&job.entry.path));
+        rustix::fs::mknodat(dir, name, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(dir, name, flags, Mode::empty())?;
+        if FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode) != FileType::Fifo {
+            return Err(Errno::EXIST);
+        }
+        apply(Object::File(fd.as_fd()), &wanted, Already::default(), self.shared, || job.entry.path.clone());
+        Ok(())
+    }
+
+    /// Create a large file under a temporary name.
+    fn begin(&mut self, job: Job, size: u64) -> Result<(), Stopped> {
+        let open = match self.temp_names.create(job.place.handle.fd()) {
+            Ok(open) => Some(open),
+            Err(errno) => {
+                self.shared.entry_failed(&job.entry.path, errno, &job.place.handle)?;
+                None
+            }
+        };
+        self.large = Some(Large { job, size, written: 0, open });
+        Ok(())
+    }
+
+    fn slice(&mut self, chunk: &Chunk) -> Result<(), Stopped> {
+        let large = self.large.as_mut().expect("a slice follows its file's beginning");
+        let content = chunk.content();
+        if let Some((fd, name)) = &large.open {
+            match write_at(fd, content, large.written) {
+                Ok(()) => self.shared.content_done(content.len()),
+                Err(errno) => {
+                    remove(&large.job.place.handle, name.as_bytes());
+                    large.open = None;
+                    self.shared.entry_failed(&large.job.entry.path, errno, &large.job.place.handle)?;
+                }
+            }
+        }
+        large.written += content.len() as u64;
+        if large.written == large.size { self.end() } else { Ok(()) }
+    }
+
+    /// All of a large file is written: its attributes, then its name.
+    fn end(&mut self) -> Result<(), Stopped> {
+        let Some(Large { job, open: Some((fd, temp_name)), .. }) = self.large.take() else {
+            return Ok(());
+        };
+        let wanted = Attributes::from(&job.entry);
+        let already = Already { mode: false, ..job.place.handle.already(&wanted, &self.shared.who) };
+        apply(Object::File(fd.as_fd()), &wanted, already, self.shared, || job.entry.path.clone());
+        match name_file(job.place.handle.fd(), temp_name.as_bytes(), last_name(&job.entry.path)) {
+            Ok(()) => {
+                self.shared.entry_done();
+                Ok(())
+            }
+            Err(errno) => {
+                remove(&job.place.handle, temp_name.as_bytes());
+                self.shared.entry_failed(&job.entry.path, errno, &job.place.handle)
+            }
+        }
+    }
+}
+
+/// The mode to create with: the final one where creation gives just that, since the directory is closed to others
+/// until it is finished; else closed until the attributes are set.
+fn creation_mode(wanted: &Attributes, already: Already) -> Mode {
+    if already.mode { Mode::from_raw_mode(wanted.mode) } else { Mode::RUSR | Mode::WUSR }
+}
+
+/// One more name. Both directories are open, the target's name is one component and a link there is not followed, so
+/// what gets the name is in the jail; and the target's writer, in whose queue this is, has created it before.
+fn link(from: &Handle, target: &[u8], job: &Job) -> Result<(), Errno> {
+    let (dir, name) = (job.place.handle.fd(), last_name(&job.entry.path));
+    rustix::fs::linkat(from.fd(), last_name(target), dir, name, AtFlags::empty())
+}
+
+/// Give a file its final name, if nothing has it.
+pub(super) fn name_file(dir: impl AsFd + Copy, temp_name: &[u8], name: &[u8]) -> Result<(), Errno> {
+    match rustix::fs::renameat_with(dir, temp_name, dir, name, RenameFlags::NOREPLACE) {
+        // File systems that cannot rename so can link so.
+        Err(Errno::INVAL | Errno::NOSYS) => {
+            rustix::fs::linkat(dir, temp_name, dir, name, AtFlags::empty())?;
+            rustix::fs::unlinkat(dir, temp_name, AtFlags::empty())
+        }
+        other => other,
+    }
+}
+
+/// Write all of it; a file system that takes less than it was given says why the next time.
+pub(super) fn write_at(fd: impl AsFd, mut content: &[u8], mut offset: u64) -> Result<(), Errno> {
+    let fd = fd.as_fd();
+    while !content.is_empty() {
+        match rustix::io::pwrite(fd, content, offset) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(n) => {
+                content = &content[n..];
+                offset += n as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// Remove what we have created and could not complete. If even that fails it stays, under the note that it is not
+/// whole.
+fn remove(dir: &Handle, name: &[u8]) {
+    let _ = rustix::fs::unlinkat(dir.fd(), name, AtFlags::empty());
+}
