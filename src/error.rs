@@ -101,6 +101,14 @@ impl Error {
         }
     }
 
+    /// The reason as the peer is told, cut to what a frame carries.
+    pub fn reason(&self) -> String {
+        let mut reason = self.to_string();
+        let end = reason.floor_char_boundary(crate::limits::REASON_MAX);
+        reason.truncate(end);
+        reason
+    }
+
     /// What the user can try next, if there is something to try.
     pub fn hint(&self) -> Option<&'static str> {
         match self.exit_code() {

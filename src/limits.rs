@@ -88,8 +88,18 @@ pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(600);
 /// After Commit, how long a socket is drained before it is closed.
 pub const DRAIN: Duration = Duration::from_secs(2);
 
-/// Chunks in a row on one link that fail verification before the link is dropped for good.
+/// How often each side looks whether interfaces have come or gone.
+pub const LOOK_AGAIN: Duration = Duration::from_secs(2);
+
+/// Chunks in a row on one connection that fail verification, or connections in a row of one link that end damaged,
+/// before the link is dropped for good.
 pub const CORRUPT_IN_A_ROW_MAX: u32 = 8;
+
+/// A connection that brought this many good chunks before it was damaged does not count as one more in a row.
+pub const GOOD_CHUNKS: u64 = 64;
+
+/// A connection that lived this long is dialled again at once; shorter ones wait longer each time.
+pub const LIVED: Duration = Duration::from_secs(2);
 
 /// Copies of one chunk that fail verification, on whatever links, before the sender gives up: it is the chunk, or the
 /// peer, that is bad.

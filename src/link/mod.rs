@@ -1,1 +1,278 @@
-//! link
+//! The only sockets. A *link* is one TCP connection of a session, bound to one interface.
+//!
+//! | room | what happens there |
+//! |---|---|
+//! | [`discover`] | our interfaces and addresses; which of them share a network with the receiver's |
+//! | [`socket`] | options every connection gets; connecting bound to an interface |
+//! | [`dial`] | a name to a first connection; one place to dial after the other, again after a loss |
+//! | [`listen`] | the listening socket, and who may be waiting in its handshake |
+//! | [`handshake`] | Hello and Welcome, Join and Joined, before frames begin |
+//! | [`read`], [`write`] | frames off and onto a connection |
+//! | [`send_link`], [`recv_link`] | the two ends of one link at work: which frame goes next, what an arriving one means |
+//! | [`watch`] | when a session is over without a word; the signals that end it |
+//!
+//! Everything here runs on one tokio thread. The flow's mutex is taken for the length of one decision, never over an
+//! await. Work on the bytes of a chunk (digest, compression) happens in threads; queues into them are as long as the
+//! buffer pool, so handing over never blocks the runtime.
+
+pub mod dial;
+pub mod discover;
+pub mod handshake;
+pub mod listen;
+pub mod read;
+pub mod recv_link;
+pub mod send_link;
+pub mod socket;
+pub mod watch;
+pub mod write;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::error::ExitCode;
+use crate::ids::LinkId;
+use crate::stats::LinkStats;
+use crate::wire::Control;
+
+/// Time since the session's start, as the flow counts it.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    start: Instant,
+}
+
+impl Clock {
+    /// A clock that starts now.
+    pub fn start() -> Clock {
+        Clock { start: Instant::now() }
+    }
+
+    /// Time since the start.
+    pub fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// The instant of a flow time, for timers.
+    pub fn instant(&self, at: Duration) -> Instant {
+        self.start + at
+    }
+}
+
+/// Why a link is no more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// In words.
+    pub reason: String,
+    /// The peer closed it (end of file, reset, refusal), as against silence or a fault of the network.
+    pub by_peer: bool,
+    /// It must not be dialled again.
+    pub for_good: bool,
+    /// Bytes were changed on the way.
+    pub damaged: bool,
+}
+
+impl Ended {
+    /// Closed by the peer.
+    pub fn by_peer(reason: impl Into<String>) -> Ended {
+        Ended { reason: reason.into(), by_peer: true, for_good: false, damaged: false }
+    }
+
+    /// Lost on the way.
+    pub fn lost(reason: impl Into<String>) -> Ended {
+        Ended { reason: reason.into(), by_peer: false, for_good: false, damaged: false }
+    }
+
+    /// Ended since its bytes make no sense.
+    pub fn damaged(reason: impl Into<String>) -> Ended {
+        Ended { reason: reason.into(), by_peer: false, for_good: false, damaged: true }
+    }
+
+    /// Given up.
+    pub fn for_good(reason: impl Into<String>) -> Ended {
+        Ended { reason: reason.into(), by_peer: false, for_good: true, damaged: false }
+    }
+
+    /// Given up since it damages what it carries.
+    pub fn damaged_for_good(reason: impl Into<String>) -> Ended {
+        Ended { for_good: true, ..Ended::damaged(reason) }
+    }
+
+    /// What an I/O error on a connection means.
+    pub fn from_io(error: &std::io::Error) -> Ended {
+        use std::io::ErrorKind::*;
+        match error.kind() {
+            ConnectionReset | ConnectionAborted | BrokenPipe | UnexpectedEof | ConnectionRefused => {
+                Ended::by_peer(describe_io(error))
+            }
+            _ => Ended::lost(describe_io(error)),
+        }
+    }
+}
+
+/// An I/O error in plain words, without the number.
+pub fn describe_io(error: &std::io::Error) -> String {
+    use std::io::ErrorKind::*;
+    match error.kind() {
+        ConnectionReset => "reset by the peer".into(),
+        BrokenPipe | UnexpectedEof => "closed by the peer".into(),
+        ConnectionRefused => "connection refused".into(),
+        TimedOut => "no answer".into(),
+        _ => {
+            let text = error.to_string();
+            match text.find(" (os error") {
+                Some(at) => text[..at].to_owned(),
+                None => text,
+            }
+        }
+    }
+}
+
+/// What links tell the conductor.
+#[derive(Debug)]
+pub enum LinkEvent {
+    /// A connection has joined the session.
+    Up {
+        /// Its id.
+        link: LinkId,
+        /// Its counters and name.
+        stats: Arc<LinkStats>,
+    },
+    /// A connection is gone.
+    Down {
+        /// Its id.
+        link: LinkId,
+        /// Its counters and name.
+        stats: Arc<LinkStats>,
+        /// Why.
+        ended: Ended,
+    },
+    /// A place to dial could not be reached.
+    Unreachable {
+        /// The counters and name of what could not be reached.
+        stats: Arc<LinkStats>,
+        /// Why.
+        ended: Ended,
+    },
+    /// A control frame that the conductor decides about: Notes, Finish, Commit, Abort, Bye.
+    Control(Control),
+    /// The peer broke the protocol.
+    Violation {
+        /// What it did, in words.
+        what: String,
+        /// The exit code for both ends.
+        code: ExitCode,
+    },
+    /// A chunk failed verification.
+    Corrupt {
+        /// The link that brought it.
+        stats: Arc<LinkStats>,
+        /// Such chunks so far on it.
+        count: u64,
+    },
+    /// A connection has brought so many damaged chunks in a row that it must go.
+    Hopeless {
+        /// Its id.
+        link: LinkId,
+    },
+    /// Every chunk of the transfer has been delivered.
+    Complete,
+}
+
+/// The bell of one link's writing side.
+#[derive(Default, Debug)]
+pub struct Bell {
+    notify: Notify,
+    waiting: AtomicBool,
+}
+
+impl Bell {
+    /// Wake the writing side, now or when it next waits.
+    pub fn ring(&self) {
+        self.notify.notify_one();
+    }
+
+    /// Ring only if it waits for a chunk; true if it did.
+    fn ring_if_waiting(&self) -> bool {
+        let waited = self.waiting.swap(false, Ordering::AcqRel);
+        if waited {
+            self.ring();
+        }
+        waited
+    }
+
+    /// Say, before looking for a chunk, that one that comes from now on should ring.
+    pub fn will_wait(&self) {
+        self.waiting.store(true, Ordering::Release);
+    }
+
+    /// Say that a chunk was found.
+    pub fn wont_wait(&self) {
+        self.waiting.store(false, Ordering::Release);
+    }
+
+    /// Until rung.
+    pub async fn rung(&self) {
+        self.notify.notified().await;
+    }
+}
+
+/// The bells of all links, so that a change in the flow reaches whom it concerns.
+#[derive(Default, Debug)]
+pub struct Bells {
+    ring: Mutex<Ring>,
+}
+
+#[derive(Default, Debug)]
+struct Ring {
+    bells: Vec<(LinkId, Arc<Bell>)>,
+    /// Whose turn it was last.
+    turn: usize,
+}
+
+impl Bells {
+    /// A new link's bell.
+    pub fn add(&self, link: LinkId) -> Arc<Bell> {
+        let bell = Arc::new(Bell::default());
+        self.lock().bells.push((link, bell.clone()));
+        bell
+    }
+
+    /// The link is gone.
+    pub fn remove(&self, link: LinkId) {
+        self.lock().bells.retain(|(id, _)| *id != link);
+    }
+
+    /// There is something for one link, whichever is waiting; the links take turns.
+    pub fn ring_one(&self) {
+        let mut ring = self.lock();
+        let n = ring.bells.len();
+        for _ in 0..n {
+            ring.turn = (ring.turn + 1) % n;
+            if ring.bells[ring.turn].1.ring_if_waiting() {
+                return;
+            }
+        }
+    }
+
+    /// There is something for that link, if it still lives.
+    pub fn ring(&self, link: LinkId) {
+        if let Some((_, bell)) = self.lock().bells.iter().find(|(id, _)| *id == link) {
+            bell.ring();
+        }
+    }
+
+    /// There is something for every link.
+    pub fn ring_all(&self) {
+        for (_, bell) in &self.lock().bells {
+            bell.ring();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Ring> {
+        self.ring.lock().expect("no thread panics while it holds this lock")
+    }
+}

@@ -205,7 +205,8 @@ impl Devices {
     pub fn sync(&self, shared: &Shared) -> Result<(), Stopped> {
         for (_, fd) in &self.0 {
             rustix::fs::syncfs(fd).map_err(|errno| {
-                shared.fail(Failure::Destination(format!("cannot sync the file system of {}", shared.destination), errno))
+                shared
+                    .fail(Failure::Destination(format!("cannot sync the file system of {}", shared.destination), errno))
             })?;
         }
         Ok(())

@@ -39,10 +39,21 @@ pub struct Prepared {
 
 enum Target {
     Stdout(OwnedFd),
-    Directory { fd: OwnedFd, before: HashMap<Identity, Before> },
+    Directory {
+        fd: OwnedFd,
+        before: HashMap<Identity, Before>,
+    },
     /// An empty file: its directory, its name, and what it is.
-    File { parent: OwnedFd, name: Vec<u8>, empty: fs::Metadata },
-    Missing { parent: OwnedFd, name: Vec<u8>, directory: bool },
+    File {
+        parent: OwnedFd,
+        name: Vec<u8>,
+        empty: fs::Metadata,
+    },
+    Missing {
+        parent: OwnedFd,
+        name: Vec<u8>,
+        directory: bool,
+    },
 }
 
 impl Prepared {
@@ -119,7 +130,8 @@ impl Prepared {
                 Sink::start(shared, move |inlet, shared| raw::run(inlet, file, layout, shared))
             }
             Target::Missing { parent, name, .. } => {
-                let root = make_root(&parent, &name).map_err(|e| failed(&format!("cannot create '{}'", shared.destination), e))?;
+                let root = make_root(&parent, &name)
+                    .map_err(|e| failed(&format!("cannot create '{}'", shared.destination), e))?;
                 open_tree(root, Some((parent, name)), HashMap::new(), workers, shared)
             }
             Target::Directory { fd, before } => open_tree(fd, None, before, workers, shared),

@@ -74,7 +74,9 @@ impl Stream {
         shared.check("chunks", self.chunks, finish.chunks)?;
         shared.check("stream bytes", self.offset, finish.bytes)?;
         let stream_digest = match self.digest.take() {
-            Some(digest) => Some(digest.finish().ok_or_else(|| self.misplaced("the only slice is not marked so", shared))?),
+            Some(digest) => {
+                Some(digest.finish().ok_or_else(|| self.misplaced("the only slice is not marked so", shared))?)
+            }
             None => None,
         };
         target.complete(self.offset, shared)?;
@@ -133,7 +135,8 @@ impl File {
         let mode = match &self.empty {
             Some(empty) => {
                 // What is not ours to give away stays ours; the bytes are what was asked for.
-                let _ = rustix::fs::fchown(&self.fd, Some(Uid::from_raw(empty.uid())), Some(Gid::from_raw(empty.gid())));
+                let _ =
+                    rustix::fs::fchown(&self.fd, Some(Uid::from_raw(empty.uid())), Some(Gid::from_raw(empty.gid())));
                 empty.mode() & 0o777
             }
             None => 0o666 & !shared.who.umask,

@@ -169,7 +169,8 @@ impl<'a> Unpack<'a> {
                 self.at = At::Content { writer, size, offset: 0 };
                 return Ok(());
             }
-            let end = usize::try_from(size).ok().and_then(|size| at.checked_add(size)).filter(|end| *end <= content.len());
+            let end =
+                usize::try_from(size).ok().and_then(|size| at.checked_add(size)).filter(|end| *end <= content.len());
             let Some(end) = end else {
                 return Err(self.violation("a file's content does not end in its chunk"));
             };

@@ -1,0 +1,255 @@
+//! A name to a first connection, and one place to dial after the other, again after a loss.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::discover::{self, Candidate, Local};
+use super::handshake::{self, HandshakeError};
+use super::send_link::{self, SendSession};
+use super::socket::{self, Route};
+use super::{Ended, LinkEvent, describe_io};
+use crate::error::ExitCode;
+use crate::ids::LinkId;
+use crate::limits;
+use crate::options::LinkSpec;
+use crate::wire::{Address, Control, Handshake};
+
+/// Why no first connection could be made: each address that was tried, with its reason.
+#[derive(Debug)]
+pub struct Unreached {
+    /// In words, one address after the other.
+    pub tried: Vec<(String, String)>,
+    /// Every address refused, so that a listener may still come up.
+    pub refused: bool,
+}
+
+/// Connect to the first of `routes` that answers. They are started [`limits::CONNECT_STAGGER`] apart, the next at once
+/// when one fails.
+pub async fn first_of(routes: Vec<Route>) -> Result<(TcpStream, Route), Unreached> {
+    let mut attempts = JoinSet::new();
+    let mut waiting = routes.into_iter();
+    let mut failed = Unreached { tried: Vec::new(), refused: true };
+    loop {
+        let next = waiting.next();
+        let more = next.is_some();
+        if let Some(route) = next {
+            attempts.spawn(async move { (socket::connect(&route).await, route) });
+        } else if attempts.is_empty() {
+            failed.refused &= !failed.tried.is_empty();
+            return Err(failed);
+        }
+        let stagger = Instant::now() + limits::CONNECT_STAGGER;
+        tokio::select! {
+            Some(done) = attempts.join_next() => match done {
+                Ok((Ok(stream), route)) => return Ok((stream, route)),
+                Ok((Err(e), route)) => {
+                    failed.refused &= e.kind() == std::io::ErrorKind::ConnectionRefused;
+                    failed.tried.push((tried_name(&route), describe_io(&e)));
+                }
+                Err(e) => failed.tried.push(("?".into(), e.to_string())),
+            },
+            () = sleep_until(stagger), if more => {}
+        }
+    }
+}
+
+fn tried_name(route: &Route) -> String {
+    match &route.device {
+        Some(device) => format!("{} over {device}", route.remote),
+        None => route.remote.to_string(),
+    }
+}
+
+/// All addresses of `host`, in the system's order.
+pub async fn resolve(host: &str, port: u16) -> std::io::Result<Vec<SocketAddr>> {
+    let host = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
+    let mut addrs: Vec<SocketAddr> = Vec::new();
+    for addr in tokio::net::lookup_host((host, port)).await? {
+        if !addrs.contains(&addr) {
+            addrs.push(addr);
+        }
+    }
+    Ok(addrs)
+}
+
+/// The routes that `--link` allows the first connection, best first.
+pub fn routes_by_hand(specs: &[LinkSpec], locals: &[Local], hosts: &[SocketAddr], port: u16) -> Vec<Route> {
+    let over = |local: &Local| {
+        hosts
+            .iter()
+            .filter(|h| h.is_ipv4() == local.ip.is_ipv4())
+            .map(|h| discover::route(local, *h))
+            .collect::<Vec<_>>()
+    };
+    specs
+        .iter()
+        .flat_map(|spec| match spec {
+            LinkSpec::Interface(name) => {
+                let mut routes: Vec<Route> = locals.iter().filter(|l| l.interface == *name).flat_map(over).collect();
+                // an address in the host's own network first
+                routes.sort_by_key(|r| {
+                    !locals
+                        .iter()
+                        .any(|l| Some(l.ip) == r.local && discover::same_network(l.ip, r.remote.ip(), l.prefix))
+                });
+                routes
+            }
+            LinkSpec::Address(ip) => match discover::interface_of(locals, *ip) {
+                Some(local) if !is_shared_loopback(*ip, hosts) => over(local),
+                _ => vec![Route::to(SocketAddr::new(*ip, port))],
+            },
+        })
+        .collect()
+}
+
+/// On loopback one address is ours and the receiver's at once; then it is meant as the receiver's.
+fn is_shared_loopback(ip: IpAddr, hosts: &[SocketAddr]) -> bool {
+    ip.is_loopback() && hosts.iter().all(|h| h.ip().is_loopback())
+}
+
+/// The candidates that `--link` names, now that the receiver's addresses are known.
+pub fn candidates_by_hand(
+    specs: &[LinkSpec],
+    locals: &[Local],
+    remotes: &[Address],
+    host: SocketAddr,
+) -> Vec<Candidate> {
+    let best = |local: &Local| {
+        let same = remotes.iter().find(|r| {
+            r.addr.is_ipv4() == local.ip.is_ipv4() && discover::same_network(local.ip, r.addr.ip(), local.prefix)
+        });
+        let remote = same.map_or(host, |r| r.addr);
+        (remote.is_ipv4() == local.ip.is_ipv4()).then(|| (same.is_none(), discover::route(local, remote)))
+    };
+    let gather = |name: String, locals: Vec<&Local>| {
+        let mut routes: Vec<(bool, Route)> = locals.into_iter().filter_map(best).collect();
+        routes.sort_by_key(|(routed, _)| *routed);
+        Candidate { name, routes: routes.into_iter().map(|(_, route)| route).collect() }
+    };
+    specs
+        .iter()
+        .map(|spec| match spec {
+            LinkSpec::Interface(name) => gather(name.clone(), locals.iter().filter(|l| l.interface == *name).collect()),
+            LinkSpec::Address(ip) => match discover::interface_of(locals, *ip) {
+                Some(local) if !is_shared_loopback(*ip, &[host]) => gather(ip.to_string(), vec![local]),
+                _ => Candidate { name: ip.to_string(), routes: vec![Route::to(SocketAddr::new(*ip, host.port()))] },
+            },
+        })
+        .filter(|c| !c.routes.is_empty())
+        .collect()
+}
+
+/// Hands out link ids; 0 is the first connection's.
+#[derive(Default)]
+pub struct LinkIds {
+    last: AtomicU32,
+}
+
+impl LinkIds {
+    /// The next id.
+    pub fn next(&self) -> LinkId {
+        LinkId(self.last.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+}
+
+/// Keep one link of `candidate` up for as long as the session lives: work `first` if it is given, and dial again, with
+/// backoff, whenever the link is down. Returns only when the link is given up for good.
+pub async fn keep_up(
+    session: Arc<SendSession>,
+    ids: Arc<LinkIds>,
+    candidate: Candidate,
+    first: Option<(LinkId, TcpStream)>,
+) {
+    let stats = session.stats.link(&candidate.name);
+    let mut pause = limits::REDIAL_MIN;
+    let mut connection = first;
+    let mut turn = 0;
+    let mut damaged = 0;
+    loop {
+        if let Some((link, stream)) = connection.take() {
+            let began = Instant::now();
+            let mut ended = send_link::run(&session, link, stats.clone(), stream, false).await;
+            damaged = if ended.damaged { damaged + 1 } else { 0 };
+            if damaged >= limits::CORRUPT_IN_A_ROW_MAX {
+                ended = Ended::damaged_for_good("it damaged too many frames in a row");
+                session.tell(LinkEvent::Unreachable { stats: stats.clone(), ended: ended.clone() });
+            }
+            if ended.for_good || session.is_over() {
+                return;
+            }
+            if began.elapsed() >= limits::LIVED {
+                pause = limits::REDIAL_MIN;
+            } else {
+                sleep(pause).await;
+                pause = (pause * 2).min(limits::REDIAL_MAX);
+            }
+        }
+        if session.is_over() {
+            return;
+        }
+        let route = &candidate.routes[turn % candidate.routes.len()];
+        match join(&session, ids.next(), route).await {
+            Ok(joined) => connection = Some(joined),
+            Err(ended) => {
+                turn += 1;
+                let for_good = ended.for_good;
+                // one round over all routes is one failure
+                if for_good || turn % candidate.routes.len() == 0 {
+                    session.tell(LinkEvent::Unreachable { stats: stats.clone(), ended });
+                }
+                if for_good {
+                    return;
+                }
+                sleep(pause).await;
+                pause = (pause * 2).min(limits::REDIAL_MAX);
+            }
+        }
+    }
+}
+
+async fn join(session: &SendSession, link: LinkId, route: &Route) -> Result<(LinkId, TcpStream), Ended> {
+    let mut stream = socket::connect(route).await.map_err(|e| Ended::from_io(&e))?;
+    let nonce = fresh_nonce().map_err(|e| Ended::lost(e.to_string()))?;
+    let message = Handshake::Join { session: session.session, link, nonce };
+    let exchange = async {
+        handshake::say(&mut stream, &message, &session.key).await?;
+        handshake::hear(&mut stream, &session.key).await
+    };
+    match exchange.await {
+        Ok(Handshake::Joined { session: theirs, link: their_link, nonce: their_nonce })
+            if theirs == session.session && their_link == link && their_nonce == nonce =>
+        {
+            Ok((link, stream))
+        }
+        Ok(Handshake::Refuse { code, reason }) => {
+            let text = crate::error::escape(reason.as_bytes());
+            Err(match code {
+                // about this link
+                ExitCode::Network => Ended::for_good(text),
+                ExitCode::Verification => Ended::damaged_for_good(text),
+                // about the session
+                code => {
+                    session.tell(LinkEvent::Control(Control::Abort { code, reason }));
+                    Ended::for_good(text)
+                }
+            })
+        }
+        Ok(_) => Err(Ended::lost("the answer to Join was not Joined")),
+        Err(HandshakeError::Io(e)) => Err(Ended::from_io(&e)),
+        Err(e) => Err(Ended::lost(e.to_string())),
+    }
+}
+
+/// 16 bytes from the system's random source.
+pub fn fresh_nonce() -> std::io::Result<[u8; 16]> {
+    let mut bytes = [0; 16];
+    let n = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    // the kernel gives requests of up to 256 bytes whole
+    assert_eq!(n, bytes.len());
+    Ok(bytes)
+}

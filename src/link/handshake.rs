@@ -1,0 +1,53 @@
+//! Hello and Welcome, Join and Joined. Both ends know at every byte how much they may still read, and one absolute
+//! deadline covers the whole exchange.
+
+use std::io;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::limits;
+use crate::wire::{self, Handshake, TagKey, WireError};
+
+/// Why a handshake did not succeed.
+#[derive(thiserror::Error, Debug)]
+pub enum HandshakeError {
+    /// The connection failed.
+    #[error("{}", super::describe_io(.0))]
+    Io(#[from] io::Error),
+    /// The peer's bytes are not a handshake of this version.
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    /// The deadline passed.
+    #[error("no answer to the handshake within {} s", limits::HANDSHAKE_TIMEOUT.as_secs())]
+    Deadline,
+}
+
+/// Send one message.
+pub async fn say(stream: &mut TcpStream, message: &Handshake, key: &TagKey) -> Result<(), HandshakeError> {
+    let mut bytes = Vec::new();
+    wire::encode_handshake(message, key, &mut bytes);
+    within(limits::HANDSHAKE_TIMEOUT, async { Ok(stream.write_all(&bytes).await?) }).await
+}
+
+/// Receive one message, reading not one byte past it.
+pub async fn hear(stream: &mut TcpStream, key: &TagKey) -> Result<Handshake, HandshakeError> {
+    within(limits::HANDSHAKE_TIMEOUT, async {
+        let mut prefix = [0; wire::PREFIX_LEN];
+        stream.read_exact(&mut prefix).await?;
+        let decoded = wire::decode_handshake_prefix(&prefix)?;
+        let mut rest = vec![0; decoded.rest_len()];
+        stream.read_exact(&mut rest).await?;
+        Ok(wire::decode_handshake(&decoded, &rest, key)?)
+    })
+    .await
+}
+
+async fn within<T>(
+    limit: Duration,
+    exchange: impl Future<Output = Result<T, HandshakeError>>,
+) -> Result<T, HandshakeError> {
+    timeout(limit, exchange).await.unwrap_or(Err(HandshakeError::Deadline))
+}

@@ -1,0 +1,336 @@
+//! The receiver's end of one link: chunks in, acknowledgements out. Mirrors [`super::send_link`].
+//!
+//! Each link reads into one buffer of its own. A whole payload goes to a verifying thread together with its buffer, and
+//! the link takes another from the pool; there always is one, since the pool has one for each chunk of the window and
+//! one for each link, and a copy that is not needed gives its buffer back at once.
+//!
+//! What goes next, in this order: Abort; Commit; Pong; an acknowledgement, if the state differs from the one this link
+//! sent last; a Ping if nothing else was said for a while.
+
+use std::cell::Cell;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use crossbeam_channel::Sender;
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::read::{FrameReader, Pulse, ReadError};
+use super::{Bell, Bells, Clock, Ended, LinkEvent, read, write};
+use crate::chunk::{Buf, Chunk, Pool};
+use crate::error::ExitCode;
+use crate::flow::RecvFlow;
+use crate::ids::{LinkId, SessionId};
+use crate::limits;
+use crate::stats::{LinkStats, Stats};
+use crate::wire::{self, ChunkHead, Commit, Control, Header, TagKey};
+
+/// A link that carried no chunk lately repeats a changed state after this long, so that the loss of the link that
+/// should have carried it does not stall the sender.
+const REPEAT: Duration = Duration::from_millis(50);
+
+/// A chunk frame as it came, on its way to a verifying thread.
+pub struct Arrived {
+    /// The link that brought it.
+    pub link: LinkId,
+    /// Its place among the link's chunk frames.
+    pub index: u64,
+    /// What its header says.
+    pub head: ChunkHead,
+    /// Its payload.
+    pub buf: Buf,
+    /// The link's counters.
+    pub stats: Arc<LinkStats>,
+}
+
+/// What the conductor wants every link to say before it ends.
+#[derive(Default, Debug)]
+pub struct LastWords {
+    /// Where we can be reached, once that has changed since Welcome, and how often it has.
+    pub addresses: (Vec<wire::Address>, u64),
+    /// Everything is durable.
+    pub commit: Option<Commit>,
+    /// The session has failed.
+    pub abort: Option<(ExitCode, String)>,
+}
+
+/// What all links of a receiving session share.
+pub struct RecvSession {
+    /// The session.
+    pub session: SessionId,
+    /// Its time.
+    pub clock: Clock,
+    /// Its decisions.
+    pub flow: Mutex<RecvFlow<Chunk>>,
+    /// Notes of the sender that have arrived, contiguous from 0.
+    pub notes: Mutex<Vec<crate::report::Note>>,
+    /// Keys the tags.
+    pub key: TagKey,
+    /// Buffers.
+    pub pool: Arc<Pool>,
+    /// Rung when a buffer comes back.
+    pub pool_bell: Arc<Notify>,
+    /// Into the verifying threads; as long as the pool.
+    pub arrived: Sender<Arrived>,
+    /// The links' bells.
+    pub bells: Bells,
+    /// What is to be said at the end.
+    pub last_words: Mutex<LastWords>,
+    /// Where links report.
+    pub events: UnboundedSender<LinkEvent>,
+    /// Counters.
+    pub stats: Arc<Stats>,
+}
+
+impl RecvSession {
+    /// The flow, for one decision.
+    pub fn flow(&self) -> MutexGuard<'_, RecvFlow<Chunk>> {
+        self.flow.lock().expect("no thread panics while it holds the flow")
+    }
+
+    /// The last words.
+    pub fn last_words(&self) -> MutexGuard<'_, LastWords> {
+        self.last_words.lock().expect("no thread panics while it holds this lock")
+    }
+
+    /// Where links and threads report.
+    pub fn tell(&self, event: LinkEvent) {
+        // the conductor outlives the links; once it is gone nobody wants to know
+        let _ = self.events.send(event);
+    }
+
+    /// The whole state, as the next acknowledgement says it, and its version.
+    fn state(&self) -> (wire::Ack, u64) {
+        let notes = self.notes.lock().expect("no thread panics while it holds this lock").len() as u64;
+        let flow = self.flow();
+        let mut ack = flow.ack();
+        ack.notes = notes;
+        // notes arrive once, at the end: they count as a change of the state like any other
+        (ack, flow.version().wrapping_add(notes))
+    }
+
+    fn version(&self) -> u64 {
+        let notes = self.notes.lock().expect("no thread panics while it holds this lock").len() as u64;
+        self.flow().version().wrapping_add(notes)
+    }
+}
+
+/// Work one connection until it ends.
+/// `go` ends it early, for damage.
+pub async fn run(
+    session: &Arc<RecvSession>,
+    link: LinkId,
+    stats: Arc<LinkStats>,
+    stream: TcpStream,
+    go: Arc<Notify>,
+) -> Ended {
+    let bell = session.bells.add(link);
+    if let Err(violation) = session.flow().link_up(link) {
+        session.bells.remove(link);
+        return Ended::lost(violation.to_string());
+    }
+    stats.up.fetch_add(1, Relaxed);
+    session.tell(LinkEvent::Up { link, stats: stats.clone() });
+    let pulse = Pulse::start();
+    let (pong, failed, heard_first) = (Cell::new(None), Cell::new(None), Notify::new());
+    let end = RecvLink {
+        session,
+        link,
+        stats: &stats,
+        stream: &stream,
+        bell: &bell,
+        pulse: &pulse,
+        pong: &pong,
+        heard_first: &heard_first,
+    };
+    let ended = tokio::select! {
+        biased;
+        ended = end.read() => ended,
+        ended = end.write(&failed) => ended,
+        ended = pulse.until_silent() => ended,
+        () = go.notified() => Ended::damaged_for_good("it damaged too many chunks in a row"),
+    };
+    let ended = failed.take().filter(|failed: &Ended| !failed.by_peer).unwrap_or(ended);
+    session.bells.remove(link);
+    session.flow().link_down(link);
+    stats.up.fetch_sub(1, Relaxed);
+    session.bells.ring_all();
+    session.tell(LinkEvent::Down { link, stats, ended: ended.clone() });
+    ended
+}
+
+struct RecvLink<'a> {
+    session: &'a RecvSession,
+    link: LinkId,
+    stats: &'a Arc<LinkStats>,
+    stream: &'a TcpStream,
+    bell: &'a Bell,
+    pulse: &'a Pulse,
+    pong: &'a Cell<Option<u64>>,
+    heard_first: &'a Notify,
+}
+
+impl RecvLink<'_> {
+    async fn write(&self, failed: &Cell<Option<Ended>>) -> Ended {
+        match self.write_frames().await {
+            Ok(never) => match never {},
+            Err(e) => {
+                // what the peer said before it closed may still wait to be read; the reading side ends the link
+                failed.set(Some(Ended::from_io(&e)));
+                std::future::pending().await
+            }
+        }
+    }
+
+    async fn write_frames(&self) -> std::io::Result<std::convert::Infallible> {
+        self.heard_first.notified().await;
+        let key = &self.session.key;
+        let mut bytes = Vec::with_capacity(4 << 10);
+        let mut acked_version = None;
+        let mut acked_at = Instant::now();
+        let mut commit_said = false;
+        let mut addresses_said = 0;
+        loop {
+            bytes.clear();
+            let abort = {
+                let words = self.session.last_words();
+                if words.addresses.1 != addresses_said {
+                    addresses_said = words.addresses.1;
+                    wire::encode_control(&Control::Links(words.addresses.0.clone()), key, &mut bytes);
+                }
+                if let Some(commit) = &words.commit
+                    && !commit_said
+                {
+                    wire::encode_control(&Control::Commit(commit.clone()), key, &mut bytes);
+                    commit_said = true;
+                }
+                words.abort.clone()
+            };
+            if let Some((code, reason)) = abort {
+                wire::encode_control(&Control::Abort { code, reason }, key, &mut bytes);
+                write::all(self.stream, self.pulse, &bytes).await?;
+                let _ = rustix::net::shutdown(self.stream, rustix::net::Shutdown::Write);
+                // the reading side goes on until the peer closes: unread bytes would turn our close into a reset,
+                // and the reset would overtake the reason
+                std::future::pending::<()>().await;
+            }
+            if let Some(n) = self.pong.take() {
+                wire::encode_control(&Control::Pong(n), key, &mut bytes);
+            }
+            if acked_version != Some(self.session.version()) {
+                let (ack, version) = self.session.state();
+                wire::encode_control(&Control::Ack(ack), key, &mut bytes);
+                acked_version = Some(version);
+                acked_at = Instant::now();
+            }
+            let now = Instant::now();
+            if bytes.is_empty() && self.pulse.next_heartbeat() <= now {
+                wire::encode_control(&Control::Ping(1), key, &mut bytes);
+            }
+            if !bytes.is_empty() {
+                write::all(self.stream, self.pulse, &bytes).await?;
+            }
+            let wake = (acked_at.max(now) + REPEAT).min(self.pulse.next_heartbeat());
+            tokio::select! {
+                () = self.bell.rung() => {}
+                () = sleep_until(wake) => {}
+            }
+        }
+    }
+
+    async fn read(&self) -> Ended {
+        match self.read_frames().await {
+            Ok(ended) => ended,
+            Err(ReadError::Ended(ended)) => ended,
+            Err(ReadError::Wire(e)) => {
+                self.stats.corrupt.fetch_add(1, Relaxed);
+                Ended::damaged(e.to_string())
+            }
+        }
+    }
+
+    async fn read_frames(&self) -> Result<Ended, ReadError> {
+        let mut reader = FrameReader::new(self.stream, self.pulse, &self.session.key);
+        let mut scratch = Vec::new();
+        let mut spare = None;
+        loop {
+            let header = reader.header().await?;
+            self.heard_first.notify_one();
+            match header {
+                Header::Control(header) => {
+                    let control = reader.control(&header, &mut scratch).await?;
+                    if let Some(ended) = self.handle(control).await {
+                        return Ok(ended);
+                    }
+                }
+                Header::Chunk(head) => {
+                    let begun = self.session.flow().begin(self.link, head.seq);
+                    let arrival = match begun {
+                        Ok(arrival) => arrival,
+                        Err(violation) => {
+                            self.violation(violation.to_string());
+                            return Ok(Ended::lost("the peer broke the protocol"));
+                        }
+                    };
+                    let mut buf = match spare.take() {
+                        Some(buf) => buf,
+                        None => self.buffer().await,
+                    };
+                    reader.payload(&mut buf[..head.payload_len as usize]).await?;
+                    self.stats.wire_bytes.fetch_add(wire::HEADER_LEN as u64 + u64::from(head.payload_len), Relaxed);
+                    if arrival.fresh {
+                        let arrived =
+                            Arrived { link: self.link, index: arrival.index, head, buf, stats: self.stats.clone() };
+                        // as long as the pool, so never full; gone only when the session is over
+                        let _ = self.session.arrived.try_send(arrived);
+                    } else {
+                        spare = Some(buf);
+                        self.session.flow().settled(self.link, arrival.index);
+                        self.bell.ring();
+                    }
+                }
+            }
+        }
+    }
+
+    async fn buffer(&self) -> Buf {
+        loop {
+            if let Some(buf) = self.session.pool.try_take() {
+                return buf;
+            }
+            self.session.pool_bell.notified().await;
+        }
+    }
+
+    async fn handle(&self, control: Control) -> Option<Ended> {
+        match control {
+            Control::Ping(n) => {
+                self.pong.set(Some(n));
+                self.bell.ring();
+            }
+            Control::Pong(_) => {}
+            Control::Notes { .. } | Control::Finish(_) => self.session.tell(LinkEvent::Control(control)),
+            Control::Abort { .. } => {
+                self.session.tell(LinkEvent::Control(control));
+                return Some(Ended::by_peer("the other side stopped"));
+            }
+            Control::Bye => {
+                self.session.tell(LinkEvent::Control(Control::Bye));
+                let _ = rustix::net::shutdown(self.stream, rustix::net::Shutdown::Write);
+                let _ = timeout(limits::DRAIN, read::drain(self.stream, self.pulse)).await;
+                return Some(Ended::by_peer("the session is over"));
+            }
+            Control::Ack(_) | Control::Commit(_) | Control::Links(_) => {
+                self.violation("it sent a receiver's frame to the receiver".into());
+            }
+        }
+        None
+    }
+
+    fn violation(&self, what: String) {
+        self.session.tell(LinkEvent::Violation { what, code: ExitCode::Verification });
+    }
+}

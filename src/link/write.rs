@@ -1,0 +1,58 @@
+//! Frames onto a connection, header and payload in one call, [`limits::WRITE_LEN`] at a time.
+
+use std::io::{self, IoSlice};
+
+use rustix::io::writev;
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+
+use super::read::Pulse;
+use crate::limits;
+
+/// Offer the first bytes of a frame. `None` if the socket has no room: nothing was taken, and the frame may go
+/// elsewhere. Otherwise the frame is this link's, and [`rest`] must follow.
+pub fn begin(stream: &TcpStream, header: &[u8], payload: &[u8]) -> io::Result<Option<usize>> {
+    write_some(stream, header, payload, 0)
+}
+
+/// Write what remains of a frame of which `sent` bytes are gone.
+pub async fn rest(stream: &TcpStream, pulse: &Pulse, header: &[u8], payload: &[u8], mut sent: usize) -> io::Result<()> {
+    pulse.speak();
+    while sent < header.len() + payload.len() {
+        stream.writable().await?;
+        if let Some(n) = write_some(stream, header, payload, sent)? {
+            sent += n;
+            pulse.speak();
+        }
+    }
+    Ok(())
+}
+
+/// Write whole frames that are already bytes.
+pub async fn all(stream: &TcpStream, pulse: &Pulse, bytes: &[u8]) -> io::Result<()> {
+    rest(stream, pulse, bytes, &[], 0).await
+}
+
+fn write_some(stream: &TcpStream, header: &[u8], payload: &[u8], sent: usize) -> io::Result<Option<usize>> {
+    let head = &header[sent.min(header.len())..];
+    let body = &payload[sent.saturating_sub(header.len())..];
+    let body = &body[..body.len().min(limits::WRITE_LEN - head.len().min(limits::WRITE_LEN))];
+    let wanted = head.len() + body.len();
+    let mut put = None;
+    let outcome = stream.try_io(Interest::WRITABLE, || {
+        let n = if head.is_empty() {
+            writev(stream, &[IoSlice::new(body)])?
+        } else {
+            writev(stream, &[IoSlice::new(head), IoSlice::new(body)])?
+        };
+        put = Some(n);
+        // a short write means that the socket is full: clear readiness without asking again
+        if n == wanted { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
+    });
+    match (put, outcome) {
+        (Some(n), _) => Ok(Some(n)),
+        (None, Err(e)) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(None),
+        (None, Err(e)) => Err(e),
+        (None, Ok(())) => Ok(None),
+    }
+}
