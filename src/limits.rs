@@ -111,7 +111,7 @@ pub const HEDGE_MIN: Duration = Duration::from_millis(10);
 /// However slow the idle link is, a chunk that has been out this long elsewhere is late.
 pub const HEDGE_MAX: Duration = Duration::from_secs(5);
 
-/// When a chunk is late while no link has measured yet how long a chunk takes.
+/// When a chunk is late, at the earliest, while too few have been acknowledged to know how long a chunk takes.
 pub const HEDGE_UNMEASURED: Duration = Duration::from_millis(200);
 
 /// When a chunk is late, at the earliest, while the source may yet bring another that may be sent.

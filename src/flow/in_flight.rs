@@ -187,7 +187,7 @@ impl InFlight {
         let own = self.links[place].delay;
         let mut patience = own.or(self.delay).patience();
         if more_to_come {
-            patience = (patience * 4).max(HEDGE_STARVED);
+            patience = (patience * 2).max(HEDGE_STARVED);
         }
         let mut earliest = None;
         for seq in self.out.iter() {
@@ -251,33 +251,35 @@ impl InFlight {
 /// the link patient for the next minute.
 #[derive(Clone, Copy, Default, Debug)]
 struct Delay {
-    mean: Option<Duration>,
+    mean: Duration,
     deviation: Duration,
+    samples: u32,
 }
 
 impl Delay {
+    /// Samples from which on the figures are believed. The first chunks are all out together, and the first to be
+    /// settled is not typical of them.
+    const ENOUGH: u32 = 8;
+
     fn sample(&mut self, sample: Duration) {
-        match &mut self.mean {
-            None => {
-                self.mean = Some(sample);
-                self.deviation = sample / 2;
-            }
-            Some(mean) => {
-                let sample = sample.min((*mean * 4).max(HEDGE_MIN));
-                self.deviation = (self.deviation * 3 + mean.abs_diff(sample)) / 4;
-                *mean = (*mean * 7 + sample) / 8;
-            }
+        if self.samples == 0 {
+            (self.mean, self.deviation) = (sample, sample / 2);
+        } else {
+            let sample = sample.min((self.mean * 4).max(HEDGE_MIN));
+            self.deviation = (self.deviation * 3 + self.mean.abs_diff(sample)) / 4;
+            self.mean = (self.mean * 7 + sample) / 8;
         }
+        self.samples = self.samples.saturating_add(1);
     }
 
     fn or(self, other: Delay) -> Delay {
-        if self.mean.is_some() { self } else { other }
+        if self.samples >= Delay::ENOUGH { self } else { other }
     }
 
     /// How long a number may be out elsewhere before this link thinks it late.
     fn patience(self) -> Duration {
-        let Some(mean) = self.mean else { return HEDGE_UNMEASURED };
-        (mean * 2).max(mean + self.deviation * 4).clamp(HEDGE_MIN, HEDGE_MAX)
+        let least = if self.samples >= Delay::ENOUGH { HEDGE_MIN } else { HEDGE_UNMEASURED };
+        (self.mean * 2).max(self.mean + self.deviation * 4).clamp(least, HEDGE_MAX)
     }
 }
 

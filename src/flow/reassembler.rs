@@ -67,6 +67,7 @@ impl<P> Reassembler<P> {
     }
 
     /// The bug [`Bug::HeldDropped`].
+    #[cfg(feature = "planted")]
     pub fn drop_held(&mut self) {
         for seq in self.held.iter() {
             let place = self.place(seq);

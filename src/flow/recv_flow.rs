@@ -104,6 +104,7 @@ impl<P> RecvFlow<P> {
         if let Some(at) = self.place(link) {
             self.links.remove(at);
             self.version += 1;
+            #[cfg(feature = "planted")]
             if planted::is(Bug::HeldDropped) {
                 self.reassembler.drop_held();
             }

@@ -509,7 +509,7 @@ mod tests {
         flow.handle_ack(&Ack { credit_limit: 2, ..Ack::default() }, ms(0)).unwrap();
         flow.sealed(SESSION, Seq(0), 0);
         poll(&mut flow, A, ms(0), true);
-        let starved = Poll::Until(HEDGE_UNMEASURED * 4);
+        let starved = Poll::Until(HEDGE_UNMEASURED * 2);
         assert_eq!(flow.poll_send(B, ms(1)), starved, "chunk 1 is allowed and not sealed yet");
         flow.sealed(SESSION, Seq(2), 2);
         flow.sealed(SESSION, Seq(1), 1);

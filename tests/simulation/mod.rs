@@ -6,6 +6,7 @@
 //! - [`send_host`], [`recv_host`], [`disk`]: what surrounds the flow, small on purpose: they specify the conductors.
 //! - [`hostile`]: peers that say anything.
 //! - [`world`]: one run. Faults, then calm, then it must end within a bound, whole.
+//! - [`speed`]: what the links' time is spent on.
 //! - [`check`]: the invariants, and marks on rare branches.
 //! - [`planted`]: for each invariant, bugs that its check finds.
 //!
@@ -22,6 +23,7 @@ mod recv_host;
 mod rng;
 mod scenario;
 mod send_host;
+mod speed;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -158,6 +158,7 @@ pub struct Net {
     pub cables: Vec<Cable>,
     /// Of everything that happened.
     pub trace: u64,
+    pub hedges: u64,
     pub printing: bool,
     queue: BinaryHeap<Entry>,
     order: u64,
@@ -190,6 +191,7 @@ impl Net {
             conns: Vec::with_capacity(16),
             cables: cables.collect(),
             trace: 0,
+            hedges: 0,
             printing: false,
             queue: BinaryHeap::with_capacity(128),
             order: 0,

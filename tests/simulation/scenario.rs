@@ -95,8 +95,10 @@ impl Scenario {
         let links = if kind == Kind::QuietStall { rng.range(2, 4) } else { rng.range(1, 4) };
         let chunks = match rng.below(10) {
             0 => rng.below(4),
-            1..=7 => rng.range(4, 24),
-            _ => rng.range(24, 64),
+            1..=6 => rng.range(4, 32),
+            // So short that the time of death is more than the work.
+            _ if kind == Kind::QuietStall => rng.range(4, 32),
+            _ => rng.range(32, 150),
         };
         // Half of the cables of a run are equal, because that is the usual case.
         let (serialise, delay) = (rng.range(200, 8000), rng.range(20, 3000));
@@ -113,13 +115,14 @@ impl Scenario {
             0 => rng.range(1, 3),
             1 => rng.range(2, 8),
             2 => rng.range(8, 20),
-            _ => rng.range(16, 70),
+            _ => rng.range(16, 140),
         };
+        let send_pool = if rng.percent(70) { rng.range(1, 30) } else { rng.range(20, 150) };
         let mut scenario = Scenario {
             kind,
             schedule: if kind == Kind::Faults && rng.percent(8) { Schedule::RoundRobin } else { Schedule::Pull },
             chunks,
-            send_pool: rng.range(1, 40),
+            send_pool,
             window: window as u32,
             cables,
             seal: rng.range(1, 3000),
@@ -147,6 +150,8 @@ impl Scenario {
         let fast = self.cables.iter().map(|c| c.serialise).min().expect("one cable at least");
         let usual = 10_000 + self.chunks * (fast / cables as u64 + self.write).max(self.seal);
         if self.kind == Kind::QuietStall {
+            // With less, what the silent link takes is found late one after the other, not together.
+            self.send_pool = self.send_pool.max(10);
             let cable = rng.below(cables as u64) as usize;
             self.faults.push((rng.below(usual), Fault::Stall { cable, heal: None }));
             return;
@@ -154,7 +159,7 @@ impl Scenario {
         // This one may suffer, but never for ever.
         let survivor = rng.below(cables as u64) as usize;
         let mut stalled_for_ever = false;
-        for _ in 0..rng.below(9) {
+        for _ in 0..rng.below(13) {
             let at = rng.below(usual * 3 / 2);
             let cable = rng.below(cables as u64) as usize;
             let long = |rng: &mut Rng| if rng.percent(70) { rng.below(usual) } else { rng.below(12 * SECOND) };

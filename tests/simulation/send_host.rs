@@ -192,6 +192,7 @@ impl SendHost {
         }
         if why == Why::Hedge {
             net.marks.hit(Mark::Hedged);
+            net.hedges += 1;
         }
         let again = why != Why::Fresh && planted::is(Bug::SealedTwice);
         let content = if again { self.read(self.session, seq.0) } else { payload };

@@ -35,12 +35,21 @@ pub struct Outcome {
     pub trace: u64,
     pub marks: Marks,
     pub events: u64,
+    /// When the sender knew of Commit.
+    pub ended: Micros,
+    /// Late chunks that were sent once more.
+    pub hedges: u64,
 }
 
 /// Run one seed to its end.
 pub fn run(seed: u64, printing: bool) -> Checked<Outcome> {
     let mut rng = Rng::new(seed);
     let scenario = Scenario::new(&mut rng);
+    run_scenario(seed, scenario, rng, printing)
+}
+
+/// Run a scenario to its end.
+pub fn run_scenario(seed: u64, scenario: Scenario, rng: Rng, printing: bool) -> Checked<Outcome> {
     if printing {
         eprintln!("{scenario:#?}");
     }
@@ -63,7 +72,8 @@ pub fn run(seed: u64, printing: bool) -> Checked<Outcome> {
     };
     world.begin();
     world.run()?;
-    Ok(Outcome { trace: world.net.trace, marks: world.net.marks, events: world.events })
+    let Net { trace, marks, hedges, now, .. } = world.net;
+    Ok(Outcome { trace, marks, events: world.events, ended: now, hedges })
 }
 
 impl World {
@@ -80,10 +90,10 @@ impl World {
         match self.scenario.kind {
             Kind::Faults => self.net.after(self.scenario.calm_at, Event::Calm),
             Kind::QuietStall => {
-                // The other links carry it all, and wait for what the silent one holds no longer than this.
+                // The other links carry it all, and do not wait for what the silent one holds until it is found dead.
                 let stalled_at = self.scenario.faults[0].0;
                 let work = (0..self.scenario.cables.len()).map(|c| self.scenario.work(c)).max().unwrap_or(0);
-                self.deadline = Some((stalled_at + work + 5 * SECOND / 2, Invariant::Tail));
+                self.deadline = Some((stalled_at + work + 4 * SECOND, Invariant::Tail));
             }
             Kind::HostileSend | Kind::HostileRecv => self.net.after(1000, Event::Mischief),
         }
