@@ -31,7 +31,7 @@ use crate::link::handshake::{self, HandshakeError};
 use crate::link::listen::{self, Pending, PendingPlace};
 use crate::link::recv_link::{self, Arrived, RecvSession};
 use crate::link::watch::{self, Interrupts, Watch};
-use crate::link::{Clock, Ended, LinkEvent, describe_io, socket};
+use crate::link::{Alarm, Clock, Ended, LinkEvent, describe_io, socket};
 use crate::options::RecvOptions;
 use crate::report::{Event, Note, Notes, Report};
 use crate::sink::{Prepared, Sink, SinkEnd};
@@ -307,9 +307,11 @@ impl Stages {
             thread::Builder::new()
                 .name(format!("open-{i}"))
                 .spawn(move || {
+                    let mut opener = Opener::new();
                     for arrived in arrivals {
                         let Some(session) = session.upgrade() else { return };
-                        open_and_deliver(arrived, &mut Opener::new(), &session, &transfer, &release, &out);
+                        let _alarm = Alarm::new(&session.events);
+                        open_and_deliver(arrived, &mut opener, &session, &transfer, &release, &out);
                     }
                 })
                 .map_err(|e| Error::Bug(format!("cannot start a thread: {}", describe_io(&e))))?;
@@ -643,6 +645,7 @@ impl Conductor<'_> {
                 }
                 Ok(())
             }
+            Some(LinkEvent::Panicked) => Err(Error::Bug("a thread of the receiver panicked".into())),
             Some(LinkEvent::Violation { what, .. }) => {
                 Err(Error::Verification(format!("the sender broke the protocol: {what}")))
             }

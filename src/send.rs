@@ -31,8 +31,8 @@ use crate::link::handshake::{self, HandshakeError};
 use crate::link::send_link::{self, SendSession};
 use crate::link::socket::Route;
 use crate::link::watch::{self, Interrupts, Watch};
-use crate::link::{Clock, LinkEvent, describe_io};
-use crate::options::{SendOptions, Sources};
+use crate::link::{Alarm, Clock, LinkEvent, describe_io};
+use crate::options::{Schedule, SendOptions, Sources};
 use crate::report::{Event, Report};
 use crate::source::{self, FillScratch, NoteSink, Planned, SourceEnd};
 use crate::stats::{Phase, Stats};
@@ -106,6 +106,7 @@ async fn converse(options: SendOptions, stats: Arc<Stats>, source: Source) -> Re
         session,
         clock: Clock::start(),
         flow: Mutex::new(SendFlow::new(session, options.schedule)),
+        strict: options.schedule == Schedule::RoundRobin,
         key: wire::PUBLISHED_KEY,
         bells: Default::default(),
         last_words: Default::default(),
@@ -399,6 +400,7 @@ fn fill_and_seal(
     session: &SendSession,
     folded: &Mutex<Folded>,
 ) {
+    let _alarm = Alarm::new(&session.events);
     let mut scratch = FillScratch::default();
     for planned in planned {
         let filled = planned.fill(&mut scratch);
@@ -493,6 +495,7 @@ impl Conductor<'_> {
                 self.fleet.addresses = addresses;
                 self.fleet.grow();
             }
+            LinkEvent::Panicked => return Err(Error::Bug("a thread of the sender panicked".into())),
             LinkEvent::Control(_) | LinkEvent::Complete | LinkEvent::Hopeless { .. } => {}
             LinkEvent::Violation { what, .. } => {
                 return Err(Error::Verification(format!("the receiver broke the protocol: {what}")));

@@ -32,6 +32,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
 use crate::error::ExitCode;
@@ -180,6 +181,27 @@ pub enum LinkEvent {
     },
     /// Every chunk of the transfer has been delivered.
     Complete,
+    /// A thread that works on chunks has panicked.
+    Panicked,
+}
+
+/// Tells the conductor if the thread that holds it panics: a chunk that is lost in a thread would stall the session
+/// without a word.
+pub struct Alarm<'a>(&'a UnboundedSender<LinkEvent>);
+
+impl Alarm<'_> {
+    /// Set until it is dropped.
+    pub fn new(events: &UnboundedSender<LinkEvent>) -> Alarm<'_> {
+        Alarm(events)
+    }
+}
+
+impl Drop for Alarm<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let _ = self.0.send(LinkEvent::Panicked);
+        }
+    }
 }
 
 /// The bell of one link's writing side.

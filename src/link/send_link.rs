@@ -37,6 +37,8 @@ pub struct LastWords {
     notes_link: Option<LinkId>,
     /// Commit has arrived.
     pub bye: bool,
+    /// A link has said so; what others are still sending is of no use.
+    bye_said: bool,
     /// The session has failed.
     pub abort: Option<(ExitCode, String)>,
 }
@@ -57,6 +59,8 @@ pub struct SendSession {
     pub clock: Clock,
     /// Its decisions.
     pub flow: Mutex<SendFlow<Arc<Sealed>>>,
+    /// Links take turns strictly: a chunk that has gone makes it the next link's turn.
+    pub strict: bool,
     /// Keys the tags.
     pub key: TagKey,
     /// The links' bells.
@@ -195,6 +199,13 @@ impl SendLink<'_> {
                 }
                 Owed::FramesThenEnd => {
                     write::all(self.stream, self.pulse, &bytes).await?;
+                    let first = {
+                        let mut words = self.session.last_words();
+                        words.bye && !std::mem::replace(&mut words.bye_said, true)
+                    };
+                    if first {
+                        self.session.bells.ring_all();
+                    }
                     let _ = rustix::net::shutdown(self.stream, rustix::net::Shutdown::Write);
                     let _ = timeout(limits::DRAIN, read::drain(self.stream, self.pulse)).await;
                     return Ok(Ended::by_peer("the session is over"));
@@ -215,7 +226,14 @@ impl SendLink<'_> {
                     match write::begin(self.stream, &header, payload)? {
                         Some(sent) => {
                             self.session.flow().sent(self.link, take.seq, self.session.clock.now());
-                            write::rest(self.stream, self.pulse, &header, payload, sent).await?;
+                            if self.session.strict {
+                                self.session.bells.ring_all();
+                            }
+                            tokio::select! {
+                                biased;
+                                done = write::rest(self.stream, self.pulse, &header, payload, sent) => done?,
+                                () = self.is_useless() => return Ok(Ended::by_peer("the session is over")),
+                            }
                             self.count(&take.why, header.len() + payload.len());
                             // links take turns even where sockets never fill
                             tokio::task::yield_now().await;
@@ -240,6 +258,16 @@ impl SendLink<'_> {
                         () = sleep_until(heartbeat) => self.beat(heartbeat).await?,
                     }
                 }
+            }
+        }
+    }
+
+    /// Once nothing that this link still sends can matter.
+    async fn is_useless(&self) {
+        loop {
+            self.bell.rung().await;
+            if self.session.last_words().bye_said {
+                return;
             }
         }
     }

@@ -36,7 +36,7 @@ pub async fn all(stream: &TcpStream, pulse: &Pulse, bytes: &[u8]) -> io::Result<
 fn write_some(stream: &TcpStream, header: &[u8], payload: &[u8], sent: usize) -> io::Result<Option<usize>> {
     let head = &header[sent.min(header.len())..];
     let body = &payload[sent.saturating_sub(header.len())..];
-    let body = &body[..body.len().min(limits::WRITE_LEN - head.len().min(limits::WRITE_LEN))];
+    let body = &body[..body.len().min(limits::WRITE_LEN)];
     let wanted = head.len() + body.len();
     let mut put = None;
     let outcome = stream.try_io(Interest::WRITABLE, || {
