@@ -5,5 +5,8 @@ mod archive_readers;
 mod house;
 mod replay;
 mod simulation;
+mod sink_feed;
+mod sink_hostile;
+mod sink_tree;
 mod wire_fuzz;
 mod wire_golden;

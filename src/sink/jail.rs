@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::attributes::{Already, Attributes, Object, Who, apply};
-use super::{Failure, Shared, Stopped};
+use super::{Failure, Shared, Stopped, describe};
 use crate::archive::Entry;
 use crate::error::escape;
 use crate::report::NoteKind;
@@ -101,8 +101,10 @@ pub(super) struct Dir {
     nature: Nature,
     /// `None` while it is too far above the current one to be kept open.
     handle: Mutex<Option<Arc<Handle>>>,
-    /// What is set once its last user lets go; nothing if it was not announced.
+    /// What is set once its last user lets go; nothing if it was not announced, which only the root may be.
     attributes: Mutex<Option<Attributes>>,
+    /// A root that we have made. If it is not announced, it gets the mode of any new directory.
+    fresh: bool,
     shared: Arc<Shared>,
 }
 
@@ -127,22 +129,33 @@ impl Dir {
         names.join(&b'/')
     }
 
-    /// Owner, mode, times: the last thing that happens to it.
+    /// Owner, mode, times: the last thing that happens to it. Twice is the same as once.
     fn finish(&mut self) {
-        let attributes = self.attributes.get_mut().expect("no thread panics while it holds this lock").take();
-        let Some(attributes) = attributes.filter(|_| !self.shared.stopping()) else {
-            return;
-        };
         let handle = self.handle.get_mut().expect("no thread panics while it holds this lock").take();
-        match handle {
-            Some(handle) => {
-                let object = Object::Directory(handle.fd());
-                let owner = handle.already(&attributes, &self.shared.who).owner;
-                apply(object, &attributes, Already { owner, mode: false }, &self.shared, || self.path());
-            }
-            None => self.shared.note(NoteKind::Attribute, self.path(), "somebody moved it while it was being filled"),
+        let attributes = self.attributes.get_mut().expect("no thread panics while it holds this lock").take();
+        let shared = &self.shared;
+        if shared.stopping() {
+            return;
         }
-        self.shared.entry_done();
+        match (attributes, handle) {
+            (Some(attributes), Some(handle)) => {
+                let owner = handle.already(&attributes, &shared.who).owner;
+                let object = Object::Directory(handle.fd());
+                apply(object, &attributes, Already { owner, mode: false }, shared, || self.path());
+                shared.entry_done();
+            }
+            (Some(_), None) => {
+                shared.note(NoteKind::Attribute, self.path(), "somebody moved it while it was being filled");
+                shared.entry_done();
+            }
+            (None, Some(handle)) if self.fresh => {
+                let mode = Mode::from_raw_mode(0o777 & !shared.who.umask);
+                if let Err(errno) = rustix::fs::fchmod(handle.fd(), mode) {
+                    shared.note(NoteKind::Attribute, Vec::new(), describe(errno));
+                }
+            }
+            (None, _) => {}
+        }
     }
 }
 
@@ -234,6 +247,7 @@ impl Jail {
             nature,
             handle: Mutex::new(Some(root)),
             attributes: Mutex::default(),
+            fresh,
             shared: shared.clone(),
         };
         Ok(Jail {
@@ -253,16 +267,26 @@ impl Jail {
         self.permits.is_crowded()
     }
 
-    /// Go to the directory of `path`, leaving others behind. `None` if that directory could not be made.
-    pub fn enter(&mut self, path: &[u8]) -> Result<Option<Place>, Stopped> {
-        let dir_len = path.iter().rposition(|b| *b == b'/').unwrap_or(0);
-        let dir_path = &path[..dir_len];
-        let common = self.path.iter().zip(dir_path).take_while(|(a, b)| a == b).count();
-        let on_the_way = |end: usize| end <= common && (end == 0 || end == dir_len || dir_path[end] == b'/');
-        while !on_the_way(self.top().end) {
+    /// Leave directories that `path` is not in, a few at a time. True if there may be more: each takes a permit that
+    /// only a job may be able to give back, so let go of jobs in between if it is crowded.
+    pub fn leave_some(&mut self, path: &[u8]) -> bool {
+        let dir_path = dir_of(path);
+        if self.path == dir_path {
+            return false;
+        }
+        let common = common_len(&self.path, dir_path);
+        for _ in 0..CHAIN_OPEN_MAX {
+            if is_on_the_way(self.top().end, common, dir_path) {
+                return false;
+            }
             self.leave();
         }
-        if self.path.len() != dir_len {
+        true
+    }
+
+    /// The directory of `path`, once [`Jail::leave_some`] has nothing more to leave. `None` if it could not be made.
+    pub fn enter(&mut self, path: &[u8]) -> Result<Option<Place>, Stopped> {
+        if self.path != dir_of(path) {
             let text = format!("'{}' came when its directory was not open", shown(path));
             return Err(self.shared.fail(Failure::Verification(text)));
         }
@@ -296,6 +320,7 @@ impl Jail {
                     nature: handle.nature,
                     handle: Mutex::new(Some(Arc::new(handle))),
                     attributes: Mutex::new(Some(entry.into())),
+                    fresh: false,
                     shared: self.shared.clone(),
                 })),
                 Err(errno) => {
@@ -317,8 +342,7 @@ impl Jail {
     /// Where a hard link's target is: its directory, open. The target must be something that this transfer created.
     /// What was empty when the transfer began holds only what it created; in what was not, nothing counts.
     pub fn locate(&mut self, target: &[u8]) -> Result<Arc<Handle>, Errno> {
-        let dir_len = target.iter().rposition(|b| *b == b'/').unwrap_or(0);
-        let dir_path = &target[..dir_len];
+        let dir_path = dir_of(target);
         if let Some((path, handle)) = &self.located
             && path == dir_path
         {
@@ -413,10 +437,10 @@ impl Jail {
 
     /// A directory that exists, from the deepest level of the chain that is open and on the way.
     fn walk(&mut self, path: &[u8]) -> Result<Arc<Handle>, Errno> {
-        let common = self.path.iter().zip(path).take_while(|(a, b)| a == b).count();
-        let start = self.levels.iter().enumerate().rev().find_map(|(i, level)| {
-            let on_the_way = level.end <= common && (i == 0 || level.end == path.len() || path[level.end] == b'/');
-            let handle = level.dir.as_ref().filter(|_| on_the_way)?.handle()?;
+        let common = common_len(&self.path, path);
+        let start = self.levels.iter().rev().find_map(|level| {
+            let dir = level.dir.as_ref().filter(|_| is_on_the_way(level.end, common, path));
+            let handle = dir?.handle()?;
             Some((level.end, handle))
         });
         let (start, mut handle) = start.expect("the root is open and on every way");
@@ -450,6 +474,20 @@ fn is_plain(stat: &rustix::fs::Stat, shared: &Shared) -> bool {
 fn has_default_acl(dir: BorrowedFd<'_>) -> bool {
     let found = rustix::fs::fgetxattr(dir, "system.posix_acl_default", &mut [0u8; 0][..]);
     !matches!(found, Err(Errno::NODATA | Errno::OPNOTSUPP))
+}
+
+/// A path without its last component.
+fn dir_of(path: &[u8]) -> &[u8] {
+    &path[..path.iter().rposition(|b| *b == b'/').unwrap_or(0)]
+}
+
+fn common_len(a: &[u8], b: &[u8]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+/// Whether the first `end` bytes of a path that has `common` bytes in common with `path` are `path` or above it.
+fn is_on_the_way(end: usize, common: usize, path: &[u8]) -> bool {
+    end <= common && (end == 0 || end == path.len() || path[end] == b'/')
 }
 
 /// The last component of a path.

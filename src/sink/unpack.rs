@@ -1,5 +1,8 @@
 //! Archive to write jobs, in order: the first step, sequential. It copies no content; a job names its part of the
 //! chunk, and the chunk lives until the last of its jobs is done.
+//!
+//! Of two entries with one path the later is named and left out, except that a directory is made at once and so comes
+//! before a file that is still queued. No sender of ours writes such an archive, and nothing is replaced either way.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::ops::Range;
@@ -188,12 +191,18 @@ impl<'a> Unpack<'a> {
 
     /// One entry: directories at once, everything else to the writer of its path, or for a hard link of its target's.
     fn entry(&mut self, chunk: &Arc<Chunk>, entry: Entry, what: What) -> Result<Option<usize>, Stopped> {
-        if self.jail.is_crowded() {
-            self.flush(chunk);
-        }
         if entry.path.is_empty() {
             self.jail.announce_root(&entry)?;
             return Ok(None);
+        }
+        loop {
+            // Who waits for a directory to be closed must not hold back the job that closes it.
+            if self.jail.is_crowded() {
+                self.flush(chunk);
+            }
+            if !self.jail.leave_some(&entry.path) {
+                break;
+            }
         }
         if entry.kind.is_directory() {
             self.jail.make(&entry)?;
