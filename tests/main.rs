@@ -2,7 +2,9 @@
 
 mod archive_fuzz;
 mod archive_readers;
+mod command;
 mod house;
+mod pair;
 mod replay;
 mod simulation;
 mod sink_feed;
