@@ -3,7 +3,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -84,6 +84,60 @@ fn a_log_holds_plain_lines_and_standard_output_the_report() {
     assert_eq!(digest(&sent), digest(&received), "both ends print the same digest");
     assert!(digest(&sent).is_some_and(|d| d.len() > 64));
     assert!(sent.report().starts_with("sent ") && received.report().starts_with("received "));
+}
+
+/// Run a sender of standard input on a terminal of its own and return all that the terminal got. The stream stays open
+/// until `enough` says that the terminal has got enough, or forever has passed.
+fn on_a_terminal(environment: &str, enough: impl Fn(&[u8]) -> bool) -> Option<Vec<u8>> {
+    let dir = scratch();
+    let (receiver, port) = recv([dir.path().join("stream")]);
+    let fifo = dir.path().join("fifo");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a fifo");
+    let line =
+        format!("exec {environment} {} send - 127.0.0.1:{port} <{}", env!("CARGO_BIN_EXE_blast"), fifo.display());
+    let mut script = Command::new("script");
+    script.args(["-qec", &line, "/dev/null"]).stdin(Stdio::null()).stdout(Stdio::piped());
+    let Ok(mut script) = script.spawn() else {
+        eprintln!("SKIPPED: this needs script (bsdutils) to make a terminal");
+        receiver.signal(Signal::TERM);
+        receiver.end();
+        return None;
+    };
+    // Opens once the sender has opened the other end.
+    let mut stream = fs::OpenOptions::new().write(true).open(&fifo).expect("the fifo");
+    stream.write_all(&[7; 3 << 20]).expect("it is being read");
+    let mut stream = Some(stream);
+    let (mut terminal, mut got, mut piece) = (script.stdout.take().expect("a pipe"), Vec::new(), [0; 4096]);
+    loop {
+        match terminal.read(&mut piece).expect("a pipe can be read") {
+            0 => break,
+            n => got.extend_from_slice(&piece[..n]),
+        }
+        if enough(&got) {
+            stream.take();
+        }
+    }
+    assert!(script.wait().is_ok_and(|status| status.success()), "{}", got.escape_ascii());
+    receiver.end().with_code(0);
+    Some(got)
+}
+
+#[test]
+fn a_terminal_gets_a_bar_that_is_redrawn_and_then_the_report() {
+    let Some(got) = on_a_terminal("env TERM=xterm NO_COLOR=", |got| got.contains(&0x1b)) else { return };
+    let text = String::from_utf8_lossy(&got);
+    assert!(text.contains("3.15 MB"), "{}", got.escape_ascii());
+    assert!(text.trim_end().lines().last().is_some_and(|l| l.starts_with("whole: ")), "{}", got.escape_ascii());
+}
+
+#[test]
+fn a_terminal_that_cannot_or_must_not_be_redrawn_gets_plain_lines() {
+    for environment in ["env TERM=dumb NO_COLOR=", "env TERM=xterm NO_COLOR=1"] {
+        let connected = |got: &[u8]| String::from_utf8_lossy(got).contains("connected");
+        let Some(got) = on_a_terminal(environment, connected) else { return };
+        // The terminal itself ends lines with both.
+        assert_plain(String::from_utf8_lossy(&got).replace("\r\n", "\n").as_bytes());
+    }
 }
 
 #[test]
