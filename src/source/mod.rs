@@ -20,6 +20,7 @@
 //! first thing in the mixed chunk after them. The archive's end is in the last chunk. A mixed chunk is empty if all its
 //! entries had to be left out. A raw stream or file is data chunks only, none if it is empty.
 
+mod ahead;
 mod cell;
 mod dirs;
 mod fill;

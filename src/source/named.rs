@@ -16,10 +16,11 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::ahead::Look;
 use super::dirs::Dir;
 use super::large::LargeFile;
 use super::meta::{Meta, type_name};
-use super::walk::{Look, Root};
+use super::walk::Root;
 use crate::error::{Error, escape};
 use crate::wire::Offer;
 
