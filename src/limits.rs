@@ -50,7 +50,8 @@ pub const TARGET_LEN_MAX: usize = 4095;
 /// Body of one pax header, bytes. With its two blocks and the entry's it must fit in one chunk.
 pub const PAX_LEN_MAX: usize = 800 << 10;
 
-/// Files of this many bytes and more are sliced into data chunks; smaller ones travel whole in mixed chunks.
+/// Files of this many bytes and more are sliced into data chunks; smaller ones travel whole in mixed chunks, unless
+/// header and content together do not fit one.
 pub const LARGE_FILE_LEN: u64 = CHUNK_LEN as u64;
 
 /// Notes kept by name on either side; beyond it they are only counted.

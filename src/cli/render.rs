@@ -269,10 +269,12 @@ fn harmless(out: &mut String, notes: [&Notes; 2], verbosity: Verbosity) {
     let named = || notes.iter().flat_map(|n| &n.named);
     let total: u64 = notes.iter().map(|n| n.harmless).sum();
     let sockets = named().filter(|n| n.kind == NoteKind::Socket).count() as u64;
+    let pseudo = named().filter(|n| n.kind == NoteKind::Pseudo);
+    let told = sockets + pseudo.clone().count() as u64;
     // Of owners only the first is kept by name.
     match named().find(|n| n.kind == NoteKind::Owner) {
         Some(owner) => {
-            let others = total.saturating_sub(sockets);
+            let others = total.saturating_sub(told);
             let _ = writeln!(
                 out,
                 "owners not set: {} (they are not this user's to set; first {})",
@@ -280,11 +282,14 @@ fn harmless(out: &mut String, notes: [&Notes; 2], verbosity: Verbosity) {
                 name(owner)
             );
         }
-        None if total > sockets => {
-            let _ = writeln!(out, "{} more of no consequence", plural(total - sockets, "note", "notes"));
+        None if total > told => {
+            let _ = writeln!(out, "{} more of no consequence", plural(total - told, "note", "notes"));
         }
         None => {}
     }
+    pseudo.for_each(|n| {
+        let _ = writeln!(out, "not entered: {} ({})", name(n), escape(n.detail.as_bytes()));
+    });
     if sockets > 0 {
         let _ = writeln!(out, "skipped: {}", plural(sockets, "socket", "sockets"));
         if verbosity >= Verbosity::Verbose {

@@ -129,6 +129,17 @@ struct State {
     stop: bool,
 }
 
+impl State {
+    /// Whether a thread may take the task on top.
+    fn may_begin(&self) -> bool {
+        match self.stack.last() {
+            None => false,
+            Some(Task::List(_)) => self.listed < AHEAD_MAX && self.looked < AHEAD_MAX,
+            Some(Task::Look(..)) => self.looked < AHEAD_MAX,
+        }
+    }
+}
+
 /// Memory that one thread needs for its tasks.
 pub(super) struct Scratch {
     dents: Vec<u8>,
@@ -198,12 +209,7 @@ impl Ahead {
             if state.stop {
                 return None;
             }
-            let may_begin = match state.stack.last() {
-                None => false,
-                Some(Task::List(_)) => state.listed < AHEAD_MAX && state.looked < AHEAD_MAX,
-                Some(Task::Look(..)) => state.looked < AHEAD_MAX,
-            };
-            if may_begin {
+            if state.may_begin() {
                 return state.stack.pop();
             }
             state.waiting += 1;
@@ -238,6 +244,9 @@ impl Ahead {
         // What the walk did itself must not pile up here, above all if there are no threads.
         while state.stack.last().is_some_and(Task::is_begun) {
             state.stack.pop();
+        }
+        if state.waiting > 0 && state.may_begin() {
+            self.work.notify_one();
         }
     }
 

@@ -2,7 +2,7 @@
 //! What goes wrong later cannot change the size that was announced: what is missing is zeros, and a note says so.
 
 use std::ffi::CStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -45,10 +45,28 @@ pub(super) enum Unusable {
 /// Open the regular file `name` in `dir`.
 pub(super) fn open_file(dirs: &Dirs, dir: impl AsFd, name: &CStr) -> Result<(OwnedFd, Meta), Unusable> {
     let open = || rustix::fs::openat(&dir, name, FILE_FLAGS, Mode::empty());
-    let fd = dirs.retry(open).map_err(Unusable::Open)?;
-    let meta = Meta::of(&rustix::fs::fstat(&fd).map_err(Unusable::Open)?);
+    let fd = match dirs.retry(open) {
+        Err(Errno::AGAIN) => open_leased(dir, name),
+        opened => opened.map_err(Unusable::Open),
+    }?;
+    let meta = regular(&fd)?;
+    Ok((fd, meta))
+}
+
+/// A file server holds a lease on the file: it must be waited for until it lets go, which the kernel enforces. To wait
+/// safely the file is first held without being opened, so that what is waited for cannot be a FIFO.
+fn open_leased(dir: impl AsFd, name: &CStr) -> Result<OwnedFd, Unusable> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let held = rustix::fs::openat(dir, name, flags, Mode::empty()).map_err(Unusable::Open)?;
+    regular(&held)?;
+    let again = format!("/proc/self/fd/{}", held.as_raw_fd());
+    rustix::fs::open(again, OFlags::RDONLY | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).map_err(Unusable::Open)
+}
+
+fn regular(fd: &OwnedFd) -> Result<Meta, Unusable> {
+    let meta = Meta::of(&rustix::fs::fstat(fd).map_err(Unusable::Open)?);
     match meta.file_type {
-        FileType::RegularFile => Ok((fd, meta)),
+        FileType::RegularFile => Ok(meta),
         other => Err(Unusable::Type(type_name(other))),
     }
 }

@@ -10,9 +10,8 @@
 //! server has several requests at a time. What nobody has begun when it is needed, step 3 does itself: it never waits
 //! for work that no thread has, and a walk without threads is a plain one.
 //!
-//! Memory: the names of the directories from the source down to the current one, and
-//! [`AHEAD_MAX`](super::ahead) entries beyond,
-//! exceeded by one directory for each thread at most.
+//! Memory: the names of the directories from the source down to the current one, and a bounded number of entries
+//! beyond, exceeded by one directory for each thread at most.
 
 use std::collections::VecDeque;
 use std::ffi::{CStr, CString};

@@ -143,6 +143,21 @@ fn a_small_file_that_outgrew_its_chunk_is_cut_to_what_was_announced() {
 }
 
 #[test]
+fn growth_is_seen_where_the_chunk_has_no_byte_to_spare() {
+    let src = tree();
+    write(src.path(), "f", b"");
+    let header = send_tree(src.path()).stream().len() - crate::archive::END.len();
+    // With its directory's header it now fills one chunk to the last byte.
+    let content = noise(1, CHUNK_LEN - header);
+    write(src.path(), "f", &content);
+    let held = hold(src.path());
+    append(src.path(), "f", b"x");
+    let sent = held.fill();
+    assert_eq!(sent.file("f").unwrap(), content);
+    assert_eq!(sent.noted(), [(NoteKind::Changed, "f".into())]);
+}
+
+#[test]
 fn a_large_file_that_grew_is_cut_to_what_was_announced() {
     let src = tree();
     let content = noise(1, 3 * CHUNK_LEN + 5);
@@ -329,6 +344,46 @@ fn a_file_that_announces_no_size_is_read_to_its_end() {
     let sent = send(&[Path::new("/proc/filesystems"), Path::new("/proc/version")], Layout::Archive);
     assert_eq!(sent.file("version").unwrap(), std::fs::read("/proc/version").unwrap());
     assert_eq!(sent.noted(), []);
+}
+
+/// File servers hold leases; opening such a file without waiting fails.
+#[test]
+fn a_file_under_a_lease_is_waited_for() {
+    let src = tree();
+    write(src.path(), "leased", b"leased");
+    write(src.path(), "leased large", &noise(1, CHUNK_LEN));
+    // The signal that asks for the lease ends the holder, and with it the lease.
+    let script = "import fcntl, os, sys, time\n\
+        fds = [os.open(p, os.O_RDWR) for p in sys.argv[1:]]\n\
+        [fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK) for fd in fds]\n\
+        print('held', flush=True)\n\
+        time.sleep(60)\n";
+    let holders: Vec<_> = ["leased", "leased large"]
+        .into_iter()
+        .filter_map(|name| {
+            let mut holder = Command::new("python3")
+                .args(["-c", script])
+                .arg(src.path().join(name))
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null())
+                .spawn()
+                .ok()?;
+            let mut said = [0; 4];
+            let held = std::io::Read::read_exact(holder.stdout.as_mut()?, &mut said).is_ok();
+            held.then_some(holder)
+        })
+        .collect();
+    if holders.len() < 2 {
+        eprintln!("SKIPPED: no lease can be had here");
+    }
+    let sent = send_tree(src.path());
+    for mut holder in holders {
+        let ended = holder.wait().unwrap();
+        assert!(!ended.success(), "the lease was asked for");
+    }
+    assert_eq!(sent.noted(), []);
+    assert_eq!(sent.file("leased").unwrap(), b"leased");
+    assert_eq!(sent.file("leased large").unwrap(), noise(1, CHUNK_LEN));
 }
 
 /// Root reads everything, so a root test runs itself again as nobody.

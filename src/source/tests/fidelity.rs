@@ -49,6 +49,27 @@ fn order_is_depth_first_bytewise_and_the_same_every_time() {
     assert_eq!(send_tree(src.path()).stream(), send_tree(src.path()).stream());
 }
 
+#[test]
+fn files_that_just_fit_one_chunk_and_just_do_not_are_whole() {
+    let src = tree();
+    let mut lens = vec![];
+    for blocks in 0..8 {
+        for off in [0, 1, 511] {
+            lens.push(CHUNK_LEN + off - blocks * 512 - 511);
+        }
+    }
+    for (i, len) in lens.iter().enumerate() {
+        write(src.path(), &format!("{i}"), &noise(i as u64, *len));
+    }
+    let sent = send_tree(src.path());
+    for (entry, content) in &sent.entries()[1..] {
+        let i: usize = std::str::from_utf8(&entry.path).unwrap().parse().unwrap();
+        assert!(*content == noise(i as u64, lens[i]), "{} bytes", lens[i]);
+    }
+    let data = sent.chunks.iter().filter(|(kind, _)| *kind != ChunkKind::Mixed).count();
+    assert!((1..lens.len()).contains(&data), "both ways of sending are met: {data} of {}", lens.len());
+}
+
 /// What a walk with that many threads sees, and the notes it makes.
 fn walk(path: &Path, threads: usize) -> (Vec<(Vec<u8>, meta::Meta)>, Vec<Note>) {
     let (stats, notes) = (Arc::new(Stats::default()), Arc::new(NoteSink::new()));

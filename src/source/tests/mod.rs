@@ -177,8 +177,9 @@ impl Sent {
     }
 }
 
+/// In memory where that is possible: thousands of files and levels are made and removed.
 fn tree() -> TempDir {
-    tempfile::tempdir().unwrap()
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
 fn write(dir: &Path, name: &str, content: &[u8]) {
