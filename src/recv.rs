@@ -206,7 +206,7 @@ async fn answer_the_door(listener: TcpListener, callers: UnboundedSender<Caller>
     let strangers = Arc::new(AtomicU64::new(0));
     loop {
         let (mut stream, peer) = match listener.accept().await {
-            Ok(accepted) => accepted,
+            Ok((stream, peer)) => (stream, discover::plain(peer)),
             Err(_) => {
                 // out of descriptors or a connection that died in the queue: neither is a reason to stop listening
                 tokio::time::sleep(Duration::from_millis(50)).await;

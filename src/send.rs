@@ -32,7 +32,7 @@ use crate::link::send_link::{self, SendSession};
 use crate::link::socket::Route;
 use crate::link::watch::{self, Interrupts, Watch};
 use crate::link::{Alarm, Clock, LinkEvent, describe_io};
-use crate::options::{Schedule, SendOptions, Sources};
+use crate::options::{LinkSpec, Schedule, SendOptions, Sources};
 use crate::report::{Event, Report};
 use crate::source::{self, FillScratch, NoteSink, Planned, SourceEnd};
 use crate::stats::{Phase, Stats};
@@ -153,6 +153,7 @@ async fn converse(options: SendOptions, stats: Arc<Stats>, source: Source) -> Re
 /// Reach the receiver and agree with it.
 async fn agree(options: &SendOptions, session: SessionId, offer: Offer) -> Result<Agreed, Error> {
     let key = wire::PUBLISHED_KEY;
+    interfaces_exist(&options.links)?;
     let target = format!("{}:{}", escape(options.host.as_bytes()), options.port);
     let deadline = Instant::now() + limits::REFUSED_RETRY;
     let (mut stream, route, control_only) = loop {
@@ -196,6 +197,24 @@ async fn agree(options: &SendOptions, session: SessionId, offer: Offer) -> Resul
         }
         _ => Err(Error::Network(format!("no agreement with {target}: its answer to Hello was not Welcome"))),
     }
+}
+
+/// An interface that `--link` names and that is not there, or has no address, is a typing error.
+fn interfaces_exist(links: &[LinkSpec]) -> Result<(), Error> {
+    let locals = discover::locals().unwrap_or_default();
+    for link in links {
+        let LinkSpec::Interface(name) = link else { continue };
+        if !locals.iter().any(|l| l.interface == *name) {
+            let mut known: Vec<&str> = locals.iter().map(|l| l.interface.as_str()).collect();
+            known.sort_unstable();
+            known.dedup();
+            let (name, known) = (escape(name.as_bytes()), known.join(", "));
+            return Err(Error::Usage(format!(
+                "--link {name}: no such interface here has an address (there are {known})"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// A first connection along the ways that `--link` allows, or, if none of them leads to the address given, along
@@ -271,9 +290,10 @@ impl Fleet {
         let mut connection = Some((LinkId(0), agreed.stream));
         if fleet.by_hand {
             let locals = discover::locals().unwrap_or_default();
-            let host = agreed.candidate.routes[0].remote;
-            for candidate in dial::candidates_by_hand(&options.links, &locals, &fleet.addresses, host) {
-                let is_first = !agreed.control_only && candidate.routes.iter().any(|r| r.joins(ours, theirs));
+            let Route { device, remote: host, .. } = &agreed.candidate.routes[0];
+            for candidate in dial::candidates_by_hand(&options.links, &locals, &fleet.addresses, *host) {
+                let same = |r: &Route| r.joins(ours, theirs) || (r.device.is_some() && r.device == *device);
+                let is_first = !agreed.control_only && candidate.routes.iter().any(same);
                 let first = if is_first { connection.take() } else { None };
                 fleet.keep(candidate, first);
             }

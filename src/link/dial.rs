@@ -28,6 +28,17 @@ pub struct Unreached {
     pub refused: bool,
 }
 
+impl Unreached {
+    /// What it means for a link that was to lead along these ways. A link has a name, so a single way needs none.
+    fn ended(self) -> Ended {
+        let reason = match &self.tried[..] {
+            [(_, why)] => why.clone(),
+            tried => tried.iter().map(|(addr, why)| format!("{addr}: {why}")).collect::<Vec<_>>().join(", "),
+        };
+        if self.refused { Ended::by_peer(reason) } else { Ended::lost(reason) }
+    }
+}
+
 /// Connect to the first of `routes` that answers. They are started [`limits::CONNECT_STAGGER`] apart, the next at once
 /// when one fails.
 pub async fn first_of(routes: Vec<Route>) -> Result<(TcpStream, Route), Unreached> {
@@ -168,7 +179,6 @@ pub async fn keep_up(
     let stats = session.stats.link(&candidate.name);
     let mut pause = limits::REDIAL_MIN;
     let mut connection = first;
-    let mut turn = 0;
     let mut damaged = 0;
     loop {
         if let Some((link, stream)) = connection.take() {
@@ -192,16 +202,11 @@ pub async fn keep_up(
         if session.is_over() {
             return;
         }
-        let route = &candidate.routes[turn % candidate.routes.len()];
-        match join(&session, ids.next(), route).await {
+        match join(&session, ids.next(), &candidate.routes).await {
             Ok(joined) => connection = Some(joined),
             Err(ended) => {
-                turn += 1;
                 let for_good = ended.for_good;
-                // one round over all routes is one failure
-                if for_good || turn % candidate.routes.len() == 0 {
-                    session.tell(LinkEvent::Unreachable { stats: stats.clone(), ended });
-                }
+                session.tell(LinkEvent::Unreachable { stats: stats.clone(), ended });
                 if for_good {
                     return;
                 }
@@ -212,8 +217,8 @@ pub async fn keep_up(
     }
 }
 
-async fn join(session: &SendSession, link: LinkId, route: &Route) -> Result<(LinkId, TcpStream), Ended> {
-    let mut stream = socket::connect(route).await.map_err(|e| Ended::from_io(&e))?;
+async fn join(session: &SendSession, link: LinkId, routes: &[Route]) -> Result<(LinkId, TcpStream), Ended> {
+    let (mut stream, _) = first_of(routes.to_vec()).await.map_err(Unreached::ended)?;
     let nonce = fresh_nonce().map_err(|e| Ended::lost(e.to_string()))?;
     let message = Handshake::Join { session: session.session, link, nonce };
     let exchange = async {

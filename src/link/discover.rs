@@ -27,7 +27,7 @@ pub struct Local {
     pub running: bool,
 }
 
-/// Several routes that lead over the same pair, best first; a link takes the first that answers.
+/// Several routes that may lead over the same pair, best first; a link takes the first that answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// What people call the link: our interface's name, or the receiver's address where that is all we know.
@@ -107,6 +107,14 @@ pub fn interface_of(locals: &[Local], ip: IpAddr) -> Option<&Local> {
 /// An address without the IPv4-in-IPv6 form that dual-stack sockets report.
 pub fn canonical(ip: IpAddr) -> IpAddr {
     ip.to_canonical()
+}
+
+/// A peer as people would write it, see [`canonical`].
+pub fn plain(peer: SocketAddr) -> SocketAddr {
+    match canonical(peer.ip()) {
+        IpAddr::V4(ip) => SocketAddr::new(ip.into(), peer.port()),
+        IpAddr::V6(_) => peer,
+    }
 }
 
 /// The links that can be had beside those that exist, each of which joins one of our addresses with one of the
