@@ -307,3 +307,24 @@ pub fn assert_exact(root: &Path, entries: &[Entry]) {
         assert_eq!(format!("{:o}", got.mode), format!("{:o}", kind | entry.mode), "mode of {shown:?}");
     }
 }
+
+/// A small file system of its own; gone on drop.
+pub struct Mounted(pub std::path::PathBuf);
+
+impl Mounted {
+    /// `None`, said loudly, where mounting is not allowed.
+    pub fn tmpfs(at: &Path, options: &str) -> Option<Mounted> {
+        let mount = std::process::Command::new("mount").args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(at).output();
+        if mount.is_ok_and(|output| output.status.success()) {
+            return Some(Mounted(at.to_path_buf()));
+        }
+        eprintln!("SKIPPED: mounting a small tmpfs needs root");
+        None
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
