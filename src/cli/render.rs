@@ -102,7 +102,10 @@ pub fn event(event: &Event, verbosity: Verbosity) -> Option<String> {
     let verbose = verbosity >= Verbosity::Verbose;
     let said = match event {
         Event::Listening { addrs } => listening(addrs),
-        Event::Connected { peer } => format!("connected with {peer}"),
+        // A socket of both families calls an IPv4 peer ::ffff:10.0.0.1, which nobody types.
+        Event::Connected { peer } => {
+            format!("connected with {}", SocketAddr::new(peer.ip().to_canonical(), peer.port()))
+        }
         Event::LinkUp { name, again: false } if verbose => format!("link {} is up", escape(name.as_bytes())),
         Event::LinkUp { again: false, .. } => return None,
         Event::LinkUp { name, again: true } => format!("link {} is back", escape(name.as_bytes())),
@@ -497,6 +500,11 @@ mod tests {
         let up = |again| Event::LinkUp { name: "l\x1b1".into(), again };
         let down = |remaining| Event::LinkDown { name: "l1".into(), reason: "cut".into(), remaining };
         let corrupt = |count| Event::Corrupt { link: "l1".into(), count };
+        let peer = "[::ffff:10.0.0.1]:7411".parse().expect("an address");
+        assert_eq!(
+            event(&Event::Connected { peer }, Verbosity::Normal).as_deref(),
+            Some("connected with 10.0.0.1:7411")
+        );
         assert_eq!(event(&up(false), Verbosity::Normal), None);
         assert_eq!(event(&up(false), Verbosity::Verbose).as_deref(), Some("link l\\x1b1 is up"));
         assert_eq!(event(&up(true), Verbosity::Normal).as_deref(), Some("link l\\x1b1 is back"));
