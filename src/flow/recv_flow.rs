@@ -171,7 +171,8 @@ impl<P> RecvFlow<P> {
             return;
         }
         self.released += buffers;
-        assert!(self.released <= self.reassembler.delivered(), "only what was delivered is released");
+        let bug = planted::is(Bug::StaleReleaseCounted);
+        assert!(self.released <= self.reassembler.delivered() || bug, "only what was delivered is released");
         self.version += 1;
     }
 

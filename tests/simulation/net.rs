@@ -40,7 +40,7 @@ pub enum Event {
     /// A sync is over.
     Synced { process: u32, session: u32, mark: u64 },
     /// A link may send its next ack.
-    AckDue { conn: usize },
+    AckDue { conn: usize, at: Micros },
     /// A chunk may be late.
     HedgeDue { conn: usize, at: Micros },
     /// The sender dials a cable.
@@ -111,7 +111,7 @@ pub struct Conn {
     socket: VecDeque<Micros>,
     room_due: bool,
     pub hedge_due: Option<Micros>,
-    pub ack_due: bool,
+    pub ack_due: Option<Micros>,
     /// The receiver's version of which this link last told.
     pub acked_version: u64,
     /// A copy whose header has been read and that waits for a buffer; nothing is read behind it.
@@ -281,7 +281,7 @@ impl Net {
             socket: VecDeque::new(),
             room_due: false,
             hedge_due: None,
-            ack_due: false,
+            ack_due: None,
             acked_version: 0,
             waiting: None,
             torn: None,

@@ -7,8 +7,8 @@
 //!    (waiting for one if need be: the lowest missing number is sure to get one), read, verify in parallel.
 //! 3. After every verified chunk, deliver what is in order to the sink. A copy too many gives its buffer back.
 //! 4. A written chunk gives its buffer back, and that is credit. Every completion is stamped with its session.
-//! 5. Whenever the flow's version differs from what a link last told, the link sends an ack, after a short pause in
-//!    which more may come together.
+//! 5. Whenever the flow's version differs from what a link last told, the link sends an ack: at once, or nearly, if it
+//!    brought the chunk, and soon if it did not, because the one that did may be dead.
 //! 6. A sync covers what was written before it began. Then, and only then, the durable mark rises. A sync that fails
 //!    ends the session.
 //! 7. When Finish has come and every chunk is delivered, written and synced: Commit on every link.
@@ -96,7 +96,7 @@ impl RecvHost {
     pub fn handle_down(&mut self, net: &mut Net, scenario: &Scenario, conn: usize) {
         self.flow.link_down(net.conns[conn].id);
         net.conns[conn].waiting = None;
-        self.tell(net, scenario);
+        self.tell_somehow(net, scenario);
     }
 
     /// The header of a chunk frame.
@@ -113,7 +113,7 @@ impl RecvHost {
         if !arrival.fresh {
             net.marks.hit(Mark::LateDuplicate);
             self.flow.settled(link, arrival.index);
-            self.tell(net, scenario);
+            self.tell(net, scenario, conn);
             return Ok(Ok(()));
         }
         copy.index = arrival.index;
@@ -190,7 +190,7 @@ impl RecvHost {
         if !intact && !planted::is(Bug::TakenUnverified) {
             let strikes = self.flow.dropped(id, link, index);
             self.free_buffer(net, scenario)?;
-            self.tell(net, scenario);
+            self.tell(net, scenario, conn);
             return Ok(strikes.in_a_row >= CORRUPT_IN_A_ROW_MAX);
         }
         // What a failed verification leaves is anything but the content.
@@ -204,7 +204,7 @@ impl RecvHost {
             }
         }
         self.deliver(net, scenario)?;
-        self.tell(net, scenario);
+        self.tell(net, scenario, conn);
         Ok(false)
     }
 
@@ -245,7 +245,7 @@ impl RecvHost {
         }
         self.free_buffer(net, scenario)?;
         self.sync_if_due(net, scenario);
-        self.tell(net, scenario);
+        self.tell_somehow(net, scenario);
         Ok(())
     }
 
@@ -290,7 +290,7 @@ impl RecvHost {
         } else {
             self.sync_if_due(net, scenario);
         }
-        self.tell(net, scenario);
+        self.tell_somehow(net, scenario);
         Ok(())
     }
 
@@ -321,20 +321,38 @@ impl RecvHost {
         }
     }
 
-    /// Every link tells of what has changed, soon.
-    pub fn tell(&mut self, net: &mut Net, scenario: &Scenario) {
+    /// There is something to tell: the link that brought it tells it soon, the others later, unless they told of it
+    /// with something else by then.
+    fn tell(&mut self, net: &mut Net, scenario: &Scenario, first: usize) {
         for conn in 0..net.conns.len() {
             let c = &mut net.conns[conn];
-            if c.recv_end == End::Up && c.acked_version != self.flow.version() && !c.ack_due {
-                c.ack_due = true;
-                net.after(scenario.ack_gap, Event::AckDue { conn });
+            if c.recv_end != End::Up || c.acked_version == self.flow.version() {
+                continue;
+            }
+            let gap = if conn == first { scenario.ack_gap } else { scenario.ack_repeat };
+            let at = net.now + gap;
+            if c.ack_due.is_none_or(|due| at < due) {
+                c.ack_due = Some(at);
+                net.after(gap, Event::AckDue { conn, at });
             }
         }
     }
 
-    pub fn handle_ack_due(&mut self, net: &mut Net, conn: usize) {
-        net.conns[conn].ack_due = false;
-        if net.conns[conn].recv_end == End::Up && net.conns[conn].acked_version != self.flow.version() {
+    /// Tell by whichever link.
+    fn tell_somehow(&mut self, net: &mut Net, scenario: &Scenario) {
+        let up = net.up(Side::Recv).count() as u64;
+        let turn = net.rng.below(up.max(1)) as usize;
+        let first = net.up(Side::Recv).nth(turn).unwrap_or(usize::MAX);
+        self.tell(net, scenario, first);
+    }
+
+    pub fn handle_ack_due(&mut self, net: &mut Net, conn: usize, at: Micros) {
+        let c = &mut net.conns[conn];
+        if c.ack_due != Some(at) {
+            return;
+        }
+        c.ack_due = None;
+        if c.recv_end == End::Up && c.acked_version != self.flow.version() {
             self.send_ack(net, conn);
         }
     }

@@ -29,6 +29,8 @@ pub struct Scenario {
     pub sync_group: u64,
     /// How long a link waits before it sends an ack, so that one ack tells of several changes.
     pub ack_gap: Micros,
+    /// How long the links wait that did not bring the chunk of which there is something to tell.
+    pub ack_repeat: Micros,
     pub faults: Vec<(Micros, Fault)>,
     /// When faults stop.
     pub calm_at: Micros,
@@ -131,6 +133,7 @@ impl Scenario {
             sync: rng.range(100, 30_000),
             sync_group: rng.range(1, 12),
             ack_gap: rng.below(3000),
+            ack_repeat: if rng.percent(50) { rng.below(3000) } else { rng.range(3000, 60_000) },
             faults: Vec::new(),
             calm_at: 0,
         };
@@ -141,7 +144,12 @@ impl Scenario {
     /// The time that the work takes at most on one cable, one chunk after the other.
     pub fn work(&self, cable: usize) -> Micros {
         let cable = &self.cables[cable];
-        let chunk = cable.serialise + 2 * cable.delay + self.seal + self.verify + 2 * self.write + self.ack_gap;
+        let chunk = cable.serialise
+            + 2 * cable.delay
+            + self.seal
+            + self.verify
+            + 2 * self.write
+            + 2 * self.ack_gap.max(self.ack_repeat);
         (self.chunks + 2) * chunk + 2 * self.sync * (self.chunks / self.sync_group + 2)
     }
 

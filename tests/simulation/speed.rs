@@ -27,6 +27,7 @@ fn quiet(chunks: u64, cables: Vec<CableSpec>) -> Scenario {
         sync: 1000,
         sync_group: 100,
         ack_gap: 200,
+        ack_repeat: 50_000,
         faults: Vec::new(),
         calm_at: 0,
     }

@@ -179,7 +179,7 @@ impl World {
                 self.check_commit()?;
             }
             Event::Sealed { .. } | Event::Verified { .. } | Event::Wrote { .. } | Event::Synced { .. } => {}
-            Event::AckDue { conn } => recv.handle_ack_due(net, conn),
+            Event::AckDue { conn, at } => recv.handle_ack_due(net, conn, at),
             Event::Dial { cable, epoch } => net.dial(cable, epoch),
             Event::Down { conn, side } => self.handle_down(conn, side)?,
             Event::Silence { conn, epoch } => {
