@@ -89,8 +89,11 @@ pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(600);
 /// After Commit, how long a socket is drained before it is closed.
 pub const DRAIN: Duration = Duration::from_secs(2);
 
-/// How often each side looks whether interfaces have come or gone.
+/// How often each side looks whether interfaces have come or gone, beside whenever the kernel says so.
 pub const LOOK_AGAIN: Duration = Duration::from_secs(2);
+
+/// One change of an interface comes in several messages; after the first, look again no sooner than this.
+pub const SETTLE: Duration = Duration::from_millis(20);
 
 /// Chunks in a row on one connection that fail verification, or connections in a row of one link that end damaged,
 /// before the link is dropped for good.

@@ -26,6 +26,7 @@ use crate::error::{Error, ExitCode, escape};
 use crate::flow::{RecvFlow, Verdict};
 use crate::ids::{LinkId, SessionId};
 use crate::limits;
+use crate::link::cables::{self, Cables};
 use crate::link::discover;
 use crate::link::handshake::{self, HandshakeError};
 use crate::link::listen::{self, Pending, PendingPlace};
@@ -292,6 +293,7 @@ impl Stages {
             pool,
             pool_bell,
             arrived,
+            cables: Cables::watched(),
             bells: Default::default(),
             last_words: Default::default(),
             events,
@@ -460,7 +462,7 @@ impl Conductor<'_> {
         failure: &mut UnboundedReceiver<Error>,
         interrupts: &mut Interrupts,
     ) -> Result<Finish, Error> {
-        let mut look_again = tokio::time::interval(limits::LOOK_AGAIN);
+        let mut changes = self.session.cables.changes();
         loop {
             let deadline = self.watch.deadline();
             tokio::select! {
@@ -475,7 +477,7 @@ impl Conductor<'_> {
                 signal = interrupts.next() => {
                     return Err(Error::Interrupted(format!("{signal}; incomplete, {}", self.progress())));
                 }
-                _ = look_again.tick() => self.advertise_again(),
+                () = cables::changed(&mut changes) => self.advertise_again(),
                 () = watch::at(deadline) => return Err(self.lost()),
             }
         }

@@ -25,6 +25,7 @@ use crate::error::{Error, ExitCode, escape};
 use crate::flow::SendFlow;
 use crate::ids::{Digest, LinkId, SessionId};
 use crate::limits;
+use crate::link::cables::{self, Cables};
 use crate::link::dial::{self, LinkIds};
 use crate::link::discover::{self, Candidate};
 use crate::link::handshake::{self, HandshakeError};
@@ -108,6 +109,7 @@ async fn converse(options: SendOptions, stats: Arc<Stats>, source: Source) -> Re
         flow: Mutex::new(SendFlow::new(session, options.schedule)),
         strict: options.schedule == Schedule::RoundRobin,
         key: wire::PUBLISHED_KEY,
+        cables: Cables::watched(),
         bells: Default::default(),
         last_words: Default::default(),
         events,
@@ -458,7 +460,7 @@ impl Conductor<'_> {
         interrupts: &mut Interrupts,
     ) -> Result<(Commit, Totals), Error> {
         let mut known: Option<Totals> = None;
-        let mut look_again = tokio::time::interval(limits::LOOK_AGAIN);
+        let mut changes = self.session.cables.changes();
         loop {
             let deadline = self.watch.deadline();
             tokio::select! {
@@ -478,7 +480,7 @@ impl Conductor<'_> {
                 signal = interrupts.next() => {
                     return Err(Error::Interrupted(format!("{signal}; incomplete, {}", self.progress())));
                 }
-                _ = look_again.tick() => self.fleet.grow(),
+                () = cables::changed(&mut changes) => self.fleet.grow(),
                 () = watch::at(deadline) => return Err(self.lost()),
             }
         }

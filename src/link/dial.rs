@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -179,6 +180,7 @@ pub async fn keep_up(
     let stats = session.stats.link(&candidate.name);
     let mut pause = limits::REDIAL_MIN;
     let mut connection = first;
+    let interface = candidate.routes.first().and_then(|r| r.device.as_deref());
     let mut damaged = 0;
     loop {
         if let Some((link, stream)) = connection.take() {
@@ -195,25 +197,38 @@ pub async fn keep_up(
             if began.elapsed() >= limits::LIVED {
                 pause = limits::REDIAL_MIN;
             } else {
-                sleep(pause).await;
-                pause = (pause * 2).min(limits::REDIAL_MAX);
+                pause = rest(&session, pause, interface).await;
             }
         }
         if session.is_over() {
             return;
         }
-        match join(&session, ids.next(), &candidate.routes).await {
+        let joined = tokio::select! {
+            joined = join(&session, ids.next(), &candidate.routes) => joined,
+            // what was sent while there was no cable will not be answered
+            () = session.cables.until_plugged(interface) => continue,
+        };
+        match joined {
             Ok(joined) => connection = Some(joined),
             Err(ended) => {
                 let for_good = ended.for_good;
+                let is_pulled = session.cables.is_pulled(interface) && !for_good;
+                let ended = if is_pulled { Ended::lost("no carrier") } else { ended };
                 session.tell(LinkEvent::Unreachable { stats: stats.clone(), ended });
                 if for_good {
                     return;
                 }
-                sleep(pause).await;
-                pause = (pause * 2).min(limits::REDIAL_MAX);
+                pause = rest(&session, pause, interface).await;
             }
         }
+    }
+}
+
+/// Wait before dialling again, but no longer than until the cable is back; returns how long to wait the next time.
+async fn rest(session: &SendSession, pause: Duration, interface: Option<&str>) -> Duration {
+    tokio::select! {
+        () = sleep(pause) => (pause * 2).min(limits::REDIAL_MAX),
+        () = session.cables.until_plugged(interface) => limits::REDIAL_MIN,
     }
 }
 

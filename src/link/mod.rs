@@ -3,6 +3,7 @@
 //! | room | what happens there |
 //! |---|---|
 //! | [`discover`] | our interfaces and addresses; which of them share a network with the receiver's |
+//! | [`cables`] | the same kept current: a cable that is pulled, or plugged in again |
 //! | [`socket`] | options every connection gets; connecting bound to an interface |
 //! | [`dial`] | a name to a first connection; one place to dial after the other, again after a loss |
 //! | [`listen`] | the listening socket, and who may be waiting in its handshake |
@@ -15,6 +16,7 @@
 //! await. Work on the bytes of a chunk (digest, compression) happens in threads; queues into them are as long as the
 //! buffer pool, so handing over never blocks the runtime.
 
+pub mod cables;
 pub mod dial;
 pub mod discover;
 pub mod handshake;

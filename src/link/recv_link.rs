@@ -18,6 +18,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::cables::Cables;
 use super::read::{FrameReader, Pulse, ReadError};
 use super::{Bell, Bells, Clock, Ended, LinkEvent, read, write};
 use crate::chunk::{Buf, Chunk, Pool};
@@ -75,6 +76,8 @@ pub struct RecvSession {
     pub pool_bell: Arc<Notify>,
     /// Into the verifying threads; as long as the pool.
     pub arrived: Sender<Arrived>,
+    /// Our interfaces.
+    pub cables: Arc<Cables>,
     /// The links' bells.
     pub bells: Bells,
     /// What is to be said at the end.
@@ -151,6 +154,7 @@ pub async fn run(
         ended = end.read() => ended,
         ended = end.write(&failed) => ended,
         ended = pulse.until_silent() => ended,
+        ended = session.cables.until_pulled(&stream) => ended,
         () = go.notified() => Ended::damaged_for_good("it damaged too many chunks in a row"),
     };
     let ended = failed.take().filter(|failed: &Ended| !failed.by_peer).unwrap_or(ended);

@@ -13,6 +13,7 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{sleep_until, timeout};
 
+use super::cables::Cables;
 use super::read::{FrameReader, Pulse, ReadError};
 use super::{Bell, Bells, Clock, Ended, LinkEvent, read, write};
 use crate::chunk::Sealed;
@@ -63,6 +64,8 @@ pub struct SendSession {
     pub strict: bool,
     /// Keys the tags.
     pub key: TagKey,
+    /// Our interfaces.
+    pub cables: Arc<Cables>,
     /// The links' bells.
     pub bells: Bells,
     /// What is to be said at the end.
@@ -137,6 +140,7 @@ pub async fn run(
         ended = end.read() => ended,
         ended = end.write(control_only, &failed) => ended,
         ended = pulse.until_silent() => ended,
+        ended = session.cables.until_pulled(&stream) => ended,
     };
     let ended = failed.take().filter(|failed: &Ended| !failed.by_peer).unwrap_or(ended);
     session.bells.remove(link);
