@@ -20,7 +20,8 @@
 //! - Whatever the peer does is answered with `Ok` or a [`Violation`], never with a panic. After a violation the session
 //!   is over and the flow must not be used again. Misuse by our own side panics.
 //! - After any call that can make a chunk ready (`sealed`, `ended`, `handle_ack`, `link_down`, and `sent` in strict
-//!   rotation) every link with room asks `poll_send` again.
+//!   rotation) every link with room asks `poll_send` again. A link that was told a time asks again then at the latest,
+//!   whether or not anybody woke it: chunks become late without an event.
 //! - A link sends an ack when [`RecvFlow::version`] differs from what it last sent, and a full one as its first frame.
 
 mod arrivals;

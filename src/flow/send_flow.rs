@@ -162,14 +162,14 @@ impl<P: Clone> SendFlow<P> {
             let why = if self.slot(seq).sent { Why::Resend } else { Why::Fresh };
             return Poll::Send(self.take(seq, why));
         }
-        if !self.scheduler.hedges() || planted::is(Bug::HedgeForgotten) {
+        if !self.scheduler.hedges() || self.all_acked() || planted::is(Bug::HedgeForgotten) {
             return Poll::Idle;
         }
         let more_to_come = self.unsent < self.credit.min(self.chunks.unwrap_or(u64::MAX));
         match self.in_flight.hedge(link, more_to_come, now) {
             Hedge::Now(seq) => Poll::Send(self.take(seq, Why::Hedge)),
             Hedge::Until(time) => Poll::Until(time),
-            Hedge::Nothing => Poll::Idle,
+            Hedge::Never => Poll::Idle,
         }
     }
 
@@ -492,13 +492,23 @@ mod tests {
         flow.link_up(C);
         assert_eq!(poll(&mut flow, C, ms(100), true), Some((8, Why::Hedge)));
         assert_eq!(poll(&mut flow, C, ms(100), true), Some((9, Why::Hedge)));
-        assert_eq!(flow.poll_send(B, ms(200)), Poll::Until(ms(100) + HEDGE_AGAIN));
+        assert_eq!(poll(&mut flow, B, ms(99) + HEDGE_AGAIN, false), None, "both are out twice");
+        assert_eq!(poll(&mut flow, B, ms(100) + HEDGE_AGAIN, false), Some((8, Why::Hedge)));
         flow.link_down(C);
         assert_eq!(poll(&mut flow, B, ms(200), true), Some((8, Why::Hedge)));
         assert_eq!(flow.link_down(A), 0, "B carries it");
         assert_eq!(flow.link_down(B), 2);
         flow.link_up(LinkId(3));
         assert_eq!(poll(&mut flow, LinkId(3), ms(200), false), Some((8, Why::Resend)));
+    }
+
+    #[test]
+    fn an_idle_link_finds_out_by_itself_what_another_took_after_it_had_asked() {
+        let mut flow: SendFlow<u64> = SendFlow::new(SESSION, Schedule::Pull);
+        flow.link_up(A);
+        assert_eq!(flow.poll_send(A, ms(5)), Poll::Idle, "there is no other link");
+        flow.link_up(B);
+        assert_eq!(flow.poll_send(B, ms(5)), Poll::Until(ms(5) + HEDGE_UNMEASURED), "nothing is out, but may soon be");
     }
 
     #[test]
