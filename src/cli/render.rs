@@ -23,8 +23,8 @@ pub enum Side {
 /// Losses listed by name in a report unless `-v` asks for all.
 const LOSSES_SHOWN: usize = 50;
 
-/// Addresses suggested to the person who must type one.
-const ADDRESSES_SHOWN: usize = 8;
+/// Addresses suggested to the person who must type one, unless `-v` asks for all.
+const ADDRESSES_SHOWN: usize = 4;
 
 /// 1,234,567
 pub fn count(n: u64) -> String {
@@ -101,7 +101,7 @@ pub fn entries(n: u64) -> String {
 pub fn event(event: &Event, verbosity: Verbosity) -> Option<String> {
     let verbose = verbosity >= Verbosity::Verbose;
     let said = match event {
-        Event::Listening { addrs } => listening(addrs),
+        Event::Listening { addrs } => listening(addrs, if verbose { usize::MAX } else { ADDRESSES_SHOWN }),
         // A socket of both families calls an IPv4 peer ::ffff:10.0.0.1, which nobody types.
         Event::Connected { peer } => {
             format!("connected with {}", SocketAddr::new(peer.ip().to_canonical(), peer.port()))
@@ -128,7 +128,7 @@ pub fn event(event: &Event, verbosity: Verbosity) -> Option<String> {
     (verbosity > Verbosity::Quiet).then_some(said)
 }
 
-fn listening(addrs: &[SocketAddr]) -> String {
+fn listening(addrs: &[SocketAddr], most: usize) -> String {
     let port = addrs.first().map_or(limits::PORT, SocketAddr::port);
     let mut said = format!("listening on port {port}; on the sending machine type");
     let mut useful: Vec<String> = addrs.iter().filter(|a| is_useful(a.ip())).map(typed).collect();
@@ -139,8 +139,11 @@ fn listening(addrs: &[SocketAddr]) -> String {
     if useful.is_empty() {
         useful.push(if port == limits::PORT { "HOST".to_owned() } else { format!("HOST:{port}") });
     }
-    for target in useful.iter().take(ADDRESSES_SHOWN) {
+    for target in useful.iter().take(most) {
         let _ = write!(said, "\n    blast send SRC... {target}");
+    }
+    if useful.len() > most {
+        let _ = write!(said, "\n    (or another of {} addresses; -v lists them)", useful.len());
     }
     said
 }
@@ -477,7 +480,7 @@ mod tests {
     #[test]
     fn the_receiver_prints_the_line_to_paste() {
         let addrs = |list: &[&str]| list.iter().map(|a| a.parse().expect("an address")).collect::<Vec<SocketAddr>>();
-        let said = listening(&addrs(&["10.0.0.2:7411", "[fd00::2]:7411", "[fe80::1%3]:7411", "127.0.0.1:7411"]));
+        let said = listening(&addrs(&["10.0.0.2:7411", "[fd00::2]:7411", "[fe80::1%3]:7411", "127.0.0.1:7411"]), 4);
         let lines: Vec<&str> = said.lines().collect();
         assert_eq!(
             lines,
@@ -487,12 +490,14 @@ mod tests {
                 "    blast send SRC... fd00::2"
             ]
         );
-        let said = listening(&addrs(&["127.0.0.1:9", "[::1]:9"]));
+        let said = listening(&addrs(&["127.0.0.1:9", "[::1]:9"]), 4);
         assert!(said.ends_with("    blast send SRC... 127.0.0.1:9\n    blast send SRC... [::1]:9"), "{said}");
-        let said = listening(&addrs(&["[::]:9"]));
+        let said = listening(&addrs(&["[::]:9"]), 4);
         assert!(said.ends_with("    blast send SRC... HOST:9"), "{said}");
         let many: Vec<SocketAddr> = (1..100).map(|i| SocketAddr::from(([10, 0, 0, i], 7411))).collect();
-        assert_eq!(listening(&many).lines().count(), 1 + ADDRESSES_SHOWN);
+        let said = listening(&many, 4);
+        assert_eq!(said.lines().count(), 1 + 4 + 1);
+        assert!(said.ends_with("    (or another of 99 addresses; -v lists them)"), "{said}");
     }
 
     #[test]
