@@ -154,9 +154,12 @@ impl Meter {
             Phase::Waiting if self.sending => return format!("waiting for the receiver ({waited})"),
             Phase::Waiting => return format!("waiting for a sender ({waited})"),
             Phase::Syncing if self.sending => {
-                return format!("all {} have arrived; the receiver syncs its disk ({waited})", bytes(last.done));
+                return format!("everything has arrived; the receiver syncs its disk ({waited})");
             }
-            Phase::Syncing => return format!("all {} have arrived; syncing the disk ({waited})", bytes(last.done)),
+            Phase::Syncing => {
+                let written = bytes(last.done);
+                return format!("everything has arrived; syncing the disk, {written} written ({waited})");
+            }
             Phase::Done => return format!("{}, done", bytes(last.done)),
             Phase::Moving => {}
         }
@@ -441,7 +444,7 @@ mod tests {
         let syncing = |look: Look| Look { phase: Phase::Syncing, ..full(look) };
         let mut meter = meter(true, [full(at(100)), syncing(at(101)), syncing(at(104))]);
         assert_eq!(meter.per_mille(), Some(999));
-        assert_eq!(meter.status(), "all 10.0 GB have arrived; the receiver syncs its disk (3.0 s)");
+        assert_eq!(meter.status(), "everything has arrived; the receiver syncs its disk (3 s)");
         meter.push(Look { phase: Phase::Done, ..full(at(105)) });
         assert_eq!(meter.per_mille(), Some(1000));
     }

@@ -80,8 +80,8 @@ pub fn rate(bytes_per_second: f64) -> String {
 pub fn span(time: Duration) -> String {
     let s = time.as_secs();
     match s {
-        0..10 => format!("{:.1} s", time.as_secs_f64()),
-        10..60 => format!("{s} s"),
+        0..10 if time.subsec_nanos() > 0 => format!("{:.1} s", time.as_secs_f64()),
+        0..60 => format!("{s} s"),
         60..3600 => format!("{} min {} s", s / 60, s % 60),
         3600..86_400 => format!("{} h {} min", s / 3600, s / 60 % 60),
         _ => format!("{} d {} h", s / 86_400, s / 3600 % 24),
@@ -423,7 +423,8 @@ mod tests {
         assert_eq!(bytes_exact(1), "1 byte");
         assert_eq!(bytes_exact(8_589_934_592), "8.59 GB (8,589,934,592 bytes)");
         for (ms, text) in [
-            (0, "0.0 s"),
+            (0, "0 s"),
+            (9_000, "9 s"),
             (4_210, "4.2 s"),
             (59_999, "59 s"),
             (65_000, "1 min 5 s"),
