@@ -143,6 +143,30 @@ fn an_unprivileged_receiver_owns_everything_says_so_once_and_lends_nobody_its_ri
     assert_eq!(error.exit_code(), ExitCode::Destination, "{error}");
 }
 
+#[test]
+fn with_few_descriptors_a_wide_and_a_deep_tree_still_arrive() {
+    if !in_child("with_few_descriptors_a_wide_and_a_deep_tree_still_arrive", |_| {}) {
+        return;
+    }
+    let limit = rustix::process::Rlimit { current: Some(180), maximum: Some(180) };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
+    let dir = scratch();
+    let mut entries = vec![directory("")];
+    let mut deep = String::from("deep");
+    for _ in 0..400 {
+        entries.extend([directory(&deep), file(&format!("{deep}/a"), 7)]);
+        deep.push_str("/e");
+    }
+    for i in 0..2000 {
+        let wide = format!("wide{i}");
+        let target = if i % 7 == 0 { "deep/e/e/a" } else { &format!("{wide}/a") };
+        entries.extend([directory(&wide), file(&format!("{wide}/a"), 7), hardlink(&format!("{wide}/b"), target)]);
+    }
+    let end = unpack(&mut Feed::all(&entries), dir.path()).whole();
+    assert_eq!(end.entries, entries.len() as u64);
+    assert_exact(dir.path(), &entries);
+}
+
 /// Run this test once more in a process of its own. True in that process; false in this one, once the other is done.
 fn in_child(name: &str, prepare: impl FnOnce(&mut Command)) -> bool {
     const MARK: &str = "BLAST_TEST_CHILD";

@@ -135,7 +135,8 @@ fn a_file_that_was_filled_meanwhile_is_not_replaced() {
 #[test]
 fn a_destination_that_holds_anything_is_refused_and_said_what() {
     let dir = scratch();
-    let kinds: [(&str, &dyn Fn(&Path)); 4] = [
+    type Make<'a> = &'a dyn Fn(&Path);
+    let kinds: [(&str, Make<'_>); 4] = [
         ("a-file", &|p| fs::write(p, "").unwrap()),
         ("a-link", &|p| make_symlink("nowhere", p).unwrap()),
         ("deep", &|p| {

@@ -201,6 +201,36 @@ fn an_entry_that_cannot_be_created_is_named_and_the_rest_arrives() {
     assert_no_temp_names(&dest);
 }
 
+#[test]
+fn a_default_acl_and_an_inherited_group_do_not_change_what_arrives() {
+    let dir = scratch();
+    // Version 2: user::rwx, group::r-x, other::---.
+    let acl: Vec<u8> = [2u32, 0x0007_0001, u32::MAX, 0x0005_0004, u32::MAX, 0x0000_0020, u32::MAX]
+        .into_iter()
+        .flat_map(u32::to_le_bytes)
+        .collect();
+    let flags = rustix::fs::XattrFlags::empty();
+    if let Err(error) = rustix::fs::setxattr(dir.path(), "system.posix_acl_default", &acl, flags) {
+        eprintln!("SKIPPED: no ACLs here: {error}");
+        return;
+    }
+    if is_root() {
+        std::os::unix::fs::chown(dir.path(), None, Some(42)).unwrap();
+        fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o2755)).unwrap();
+    }
+    let mut entries = vec![directory("")];
+    for path in ["d", "d/e"] {
+        let mut open = file(&format!("{path}/open"), 9);
+        open.mode = 0o646;
+        let mut dir = directory(path);
+        dir.mode = 0o757;
+        entries.extend([dir, open, file(&format!("{path}/large"), CHUNK_LEN), symlink(&format!("{path}/link"), "x")]);
+    }
+    entries.sort_by(|a, b| a.path.cmp(&b.path));
+    unpack(&mut Feed::all(&entries), dir.path()).whole();
+    assert_exact(dir.path(), &entries);
+}
+
 pub fn assert_no_temp_names(root: &Path) {
     let names = fs::read_dir(root).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap_or_default());
     let left: Vec<_> = names.filter(|name| name.starts_with(".blast")).collect();

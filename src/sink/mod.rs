@@ -200,6 +200,8 @@ impl From<Failure> for Error {
 struct Shared {
     stats: Arc<Stats>,
     who: Who,
+    /// Before Linux 5.8 syncfs does not tell of writes that failed, so each file is asked.
+    sync_each_file: bool,
     /// The destination as people call it, escaped.
     destination: String,
     /// Set on the first failure and on abort: nothing more is written.
@@ -218,6 +220,7 @@ impl Shared {
         Arc::new(Shared {
             stats,
             who: Who::ask(),
+            sync_each_file: kernel_version().is_none_or(|version| version < (5, 8)),
             destination,
             stopping: AtomicBool::new(false),
             failure: Mutex::default(),
@@ -312,6 +315,12 @@ impl Shared {
         }
         Err(self.fail(Failure::Verification(format!("{ours} {what} arrived, the sender says {theirs}"))))
     }
+}
+
+fn kernel_version() -> Option<(u32, u32)> {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|n| n.parse().ok());
+    Some((numbers.next()?, numbers.next()?))
 }
 
 /// Whether an error is the destination's and not the entry's: the next entry would meet it too.

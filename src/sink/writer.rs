@@ -146,8 +146,14 @@ impl Writer<'_> {
             return Err(errno);
         }
         apply(Object::File(fd.as_fd()), &wanted, already, self.shared, || job.entry.path.clone());
+        self.sync(&fd)?;
         self.shared.content_done(content.len());
         Ok(())
+    }
+
+    /// Where the sync at the end would hide what went wrong.
+    fn sync(&self, fd: &OwnedFd) -> Result<(), Errno> {
+        if self.shared.sync_each_file { rustix::fs::fdatasync(fd) } else { Ok(()) }
     }
 
     fn symlink(&self, job: &Job, target: &[u8]) -> Result<(), Errno> {
@@ -211,7 +217,9 @@ impl Writer<'_> {
         let wanted = Attributes::from(&job.entry);
         let already = Already { mode: false, ..job.place.handle.already(&wanted, &self.shared.who) };
         apply(Object::File(fd.as_fd()), &wanted, already, self.shared, || job.entry.path.clone());
-        match name_file(job.place.handle.fd(), temp_name.as_bytes(), last_name(&job.entry.path)) {
+        let name = last_name(&job.entry.path);
+        let named = self.sync(&fd).and_then(|()| name_file(job.place.handle.fd(), temp_name.as_bytes(), name));
+        match named {
             Ok(()) => {
                 self.shared.entry_done();
                 Ok(())
