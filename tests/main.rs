@@ -4,6 +4,7 @@ mod archive_fuzz;
 mod archive_readers;
 mod command;
 mod house;
+mod instructions;
 mod pair;
 mod replay;
 mod simulation;
