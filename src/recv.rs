@@ -95,7 +95,7 @@ async fn converse(options: RecvOptions, stats: Arc<Stats>, prepared: Prepared) -
     let window = options.window_chunks.clamp(1, limits::WINDOW_MAX);
     let welcome = Handshake::Welcome { session, layout, window_chunks: window, addresses: advertised(port) };
     if let Err(e) = handshake::say(&mut stream, &welcome, &wire::PUBLISHED_KEY).await {
-        abort(sink);
+        abort(sink).await;
         return Err(Error::Network(format!("the sender at {} left during the handshake: {e}", peer_name(peer))));
     }
     (options.observer)(Event::Connected { peer });
@@ -116,6 +116,7 @@ async fn converse(options: RecvOptions, stats: Arc<Stats>, prepared: Prepared) -
     };
     conductor.start_link(LinkId(0), stream, peer, None);
     let outcome = conductor.receive(&mut inbox, &mut callers, &mut failure, &mut interrupts).await;
+    let mut left = None;
     let outcome = match outcome {
         Ok(finish) => {
             conductor
@@ -123,7 +124,7 @@ async fn converse(options: RecvOptions, stats: Arc<Stats>, prepared: Prepared) -
                 .await
         }
         Err(error) => {
-            abort(sink);
+            left = Some(sink);
             Err(error)
         }
     };
@@ -140,14 +141,23 @@ async fn converse(options: RecvOptions, stats: Arc<Stats>, prepared: Prepared) -
                 conductor.session.bells.ring_all();
                 let _ = timeout(limits::DRAIN, conductor.until_told(&mut inbox, &mut callers, &error)).await;
             }
+            if let Some(sink) = left {
+                abort(sink).await;
+            }
             Err(error)
         }
     }
 }
 
-/// Stop the sink without waiting: a consumer of standard output that has stalled would make us wait for ever.
-fn abort(sink: Sink) {
-    thread::spawn(move || sink.abort());
+/// Stop the sink, so that its temporary names are gone before this process is; a write that does not come back, to a
+/// dead disk, is not waited for.
+async fn abort(sink: Sink) {
+    let (tell, aborted) = oneshot::channel();
+    thread::spawn(move || {
+        sink.abort();
+        let _ = tell.send(());
+    });
+    let _ = timeout(limits::DRAIN, aborted).await;
 }
 
 fn worker_count() -> usize {
@@ -510,7 +520,7 @@ impl Conductor<'_> {
     ) -> Result<(Finish, SinkEnd), Error> {
         let digest = stages.transfer.lock().expect("a panicking worker ends the session").finish();
         if digest != finish.digest {
-            abort(sink);
+            abort(sink).await;
             return Err(Error::Verification(format!("digest {digest} arrived, the sender says {}", finish.digest)));
         }
         self.session.stats.enter(Phase::Syncing);
