@@ -8,7 +8,7 @@
 //! | [`dial`] | a name to a first connection; one place to dial after the other, again after a loss |
 //! | [`listen`] | the listening socket, and who may be waiting in its handshake |
 //! | [`handshake`] | Hello and Welcome, Join and Joined, before frames begin |
-//! | [`read`], [`write`] | frames off and onto a connection |
+//! | [`read`], [`mod@write`] | frames off and onto a connection |
 //! | [`send_link`], [`recv_link`] | the two ends of one link at work: which frame goes next, what an arriving one means |
 //! | [`watch`] | when a session is over without a word; the signals that end it |
 //!
