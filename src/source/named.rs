@@ -170,7 +170,7 @@ fn not_sendable(path: &Path, file_type: FileType) -> Error {
         _ => "",
     };
     let what = type_name(file_type);
-    Error::Usage(format!("{} is {what}; this version sends files, directories and streams{hint}", shown(path)))
+    Error::Refused(format!("{} is {what}; this version sends files, directories and streams{hint}", shown(path)))
 }
 
 fn unreadable(path: &Path, errno: Errno) -> Error {
