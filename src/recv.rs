@@ -98,7 +98,8 @@ async fn converse(options: RecvOptions, stats: Arc<Stats>, prepared: Prepared) -
         abort(sink).await;
         return Err(Error::Network(format!("the sender at {} left during the handshake: {e}", peer_name(peer))));
     }
-    (options.observer)(Event::Connected { peer });
+    let shown = SocketAddr::new(discover::canonical(peer.ip()), peer.port());
+    (options.observer)(Event::Connected { peer: shown });
     stats.enter(Phase::Moving);
 
     let (events, mut inbox) = mpsc::unbounded_channel();

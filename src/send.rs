@@ -529,9 +529,6 @@ impl Conductor<'_> {
 
     fn finish(&self, totals: &Totals) {
         let notes = totals.notes.notes();
-        if totals.is_stdin && totals.end.stream_bytes == 0 {
-            (self.options.observer)(Event::Warning("standard input was empty: nothing was sent".into()));
-        }
         let named_losses = notes.named.iter().filter(|n| n.kind.is_loss()).count() as u64;
         let named_harmless = notes.named.len() as u64 - named_losses;
         let finish = wire::Finish {
