@@ -546,15 +546,16 @@ impl Conductor<'_> {
 
     fn lost(&self) -> Error {
         let reasons = self.watch.reasons();
-        if self.watch.all_damaged() {
-            return Error::Verification(format!("every link was given up ({reasons}); {}", self.progress()));
-        }
         let unknown = if self.session.last_words().finish.is_some() {
             "; everything was sent, but the receiver did not confirm it: outcome unknown, run again"
         } else {
             ""
         };
-        Error::Network(format!("all links are lost ({reasons}); incomplete, {}{unknown}", self.progress()))
+        let progress = self.progress();
+        if self.watch.all_damaged() {
+            return Error::Verification(format!("every link was given up ({reasons}); {progress}{unknown}"));
+        }
+        Error::Network(format!("all links are lost ({reasons}); incomplete, {progress}{unknown}"))
     }
 
     fn progress(&self) -> String {
