@@ -199,9 +199,11 @@ impl Writer<'_> {
             match write_at(fd, content, large.written) {
                 Ok(()) => self.shared.content_done(content.len()),
                 Err(errno) => {
+                    // Told before it is removed: the words say how much room there was.
+                    let told = self.shared.entry_failed(&large.job.entry.path, errno, &large.job.place.handle);
                     remove(&large.job.place.handle, name.as_bytes());
                     large.open = None;
-                    self.shared.entry_failed(&large.job.entry.path, errno, &large.job.place.handle)?;
+                    told?;
                 }
             }
         }
