@@ -133,26 +133,34 @@ impl Error {
 pub fn escape(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len());
     for part in bytes.utf8_chunks() {
-        for c in part.valid().chars() {
-            match c {
-                '\\' => out.push_str("\\\\"),
-                '\n' => out.push_str("\\n"),
-                '\r' => out.push_str("\\r"),
-                '\t' => out.push_str("\\t"),
-                c if c.is_control() || is_invisible(c) => {
-                    let mut utf8 = [0; 4];
-                    for b in c.encode_utf8(&mut utf8).bytes() {
-                        out.push_str(&format!("\\x{b:02x}"));
-                    }
-                }
-                c => out.push(c),
-            }
-        }
+        part.valid().chars().for_each(|c| if c == '\\' { out.push_str("\\\\") } else { push_visible(&mut out, c) });
         for b in part.invalid() {
             out.push_str(&format!("\\x{b:02x}"));
         }
     }
     out
+}
+
+/// A peer's words made safe to print. Names in them were escaped where they came from, so a backslash stays as it is.
+pub fn escape_words(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    text.chars().for_each(|c| push_visible(&mut out, c));
+    out
+}
+
+fn push_visible(out: &mut String, c: char) {
+    match c {
+        '\n' => out.push_str("\\n"),
+        '\r' => out.push_str("\\r"),
+        '\t' => out.push_str("\\t"),
+        c if c.is_control() || is_invisible(c) => {
+            let mut utf8 = [0; 4];
+            for b in c.encode_utf8(&mut utf8).bytes() {
+                out.push_str(&format!("\\x{b:02x}"));
+            }
+        }
+        c => out.push(c),
+    }
 }
 
 fn is_invisible(c: char) -> bool {
@@ -171,6 +179,14 @@ mod tests {
         assert_eq!(escape("café 日本".as_bytes()), "café 日本");
         assert_eq!(escape(b"\xff\x1b[31m\\"), "\\xff\\x1b[31m\\\\");
         assert_eq!(escape("a\u{202e}b\u{85}".as_bytes()), "a\\xe2\\x80\\xaeb\\xc2\\x85");
+    }
+
+    #[test]
+    fn a_peers_words_are_not_escaped_twice_and_cannot_reach_the_terminal() {
+        let all: String = (0..=0xff).map(char::from).collect();
+        assert!(escape_words(&all).chars().all(|c| !c.is_control()));
+        assert_eq!(escape_words(&format!("cannot write '{}'", escape(b"a\nb\\"))), "cannot write 'a\\nb\\\\'");
+        assert_eq!(escape_words("\u{1b}[31m\u{202e}"), "\\x1b[31m\\xe2\\x80\\xae");
     }
 
     #[test]

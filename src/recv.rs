@@ -22,7 +22,7 @@ use tokio::task::LocalSet;
 use tokio::time::{Instant, timeout};
 
 use crate::chunk::{Chunk, Opener, Pool, Release, TransferDigest};
-use crate::error::{Error, ExitCode, escape};
+use crate::error::{Error, ExitCode, escape_words};
 use crate::flow::{RecvFlow, Verdict};
 use crate::ids::{LinkId, SessionId};
 use crate::limits;
@@ -98,8 +98,7 @@ async fn converse(options: RecvOptions, stats: Arc<Stats>, prepared: Prepared) -
         abort(sink).await;
         return Err(Error::Network(format!("the sender at {} left during the handshake: {e}", peer_name(peer))));
     }
-    let shown = SocketAddr::new(discover::canonical(peer.ip()), peer.port());
-    (options.observer)(Event::Connected { peer: shown });
+    (options.observer)(Event::Connected { peer });
     stats.enter(Phase::Moving);
 
     let (events, mut inbox) = mpsc::unbounded_channel();
@@ -632,7 +631,7 @@ impl Conductor<'_> {
     fn handle(&mut self, event: LinkEvent) -> Result<(), Error> {
         match self.count(event) {
             Some(LinkEvent::Control(Control::Abort { code, reason })) => {
-                Err(Error::Peer { code, reason: escape(reason.as_bytes()) })
+                Err(Error::Peer { code, reason: escape_words(&reason) })
             }
             Some(LinkEvent::Control(Control::Finish(finish))) => {
                 if self.finish.is_some_and(|known| known != finish) {

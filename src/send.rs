@@ -21,7 +21,7 @@ use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::chunk::{FileDigest, Ordered, Pool, Sealer, TransferDigest};
-use crate::error::{Error, ExitCode, escape};
+use crate::error::{Error, ExitCode, escape, escape_words};
 use crate::flow::SendFlow;
 use crate::ids::{Digest, LinkId, SessionId};
 use crate::limits;
@@ -191,7 +191,7 @@ async fn agree(options: &SendOptions, session: SessionId, offer: Offer) -> Resul
             })
         }
         Handshake::Refuse { code, reason } => {
-            let reason = escape(reason.as_bytes());
+            let reason = escape_words(&reason);
             Err(match code {
                 ExitCode::Refused => Error::Refused(format!("by {target}: {reason}")),
                 code => Error::Peer { code, reason },
@@ -511,7 +511,7 @@ impl Conductor<'_> {
             }
             LinkEvent::Control(Control::Commit(commit)) => return Ok(Some(commit)),
             LinkEvent::Control(Control::Abort { code, reason }) => {
-                return Err(Error::Peer { code, reason: escape(reason.as_bytes()) });
+                return Err(Error::Peer { code, reason: escape_words(&reason) });
             }
             LinkEvent::Control(Control::Links(addresses)) => {
                 self.fleet.addresses = addresses;

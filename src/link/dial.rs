@@ -247,7 +247,7 @@ async fn join(session: &SendSession, link: LinkId, routes: &[Route]) -> Result<(
             Ok((link, stream))
         }
         Ok(Handshake::Refuse { code, reason }) => {
-            let text = crate::error::escape(reason.as_bytes());
+            let text = crate::error::escape_words(&reason);
             Err(match code {
                 // about this link
                 ExitCode::Network => Ended::for_good(text),
