@@ -1,0 +1,13 @@
+//! The program as its users meet it: two processes, over loopback, from the command line to the exit code.
+
+mod changing;
+mod damage;
+mod failures;
+mod finish;
+mod kills;
+mod lands;
+mod memory;
+mod peers;
+mod quiet;
+mod streams;
+mod tree;
