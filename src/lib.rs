@@ -55,6 +55,7 @@
 //! | [`error`] [`ids`] [`limits`] [`options`] [`report`] [`stats`] [`sys`] | the ground floor: words and bounds all share; `sys` has the only unsafe code | import another room |
 //! | [`wire`] | frames and handshake messages to bytes and back; its documentation is the wire format | see a socket |
 //! | [`archive`] | the tar dialect: one entry's headers to bytes and back | I/O |
+//! | [`manifest`] | digests of files as `b3sum` writes them: one line to bytes and back, and the file they go to | read what is listed |
 //! | [`chunk`] | buffers, digests, seal and open | I/O |
 //! | [`flow`] | the protocol's decisions, as state machines | name a clock, thread, socket or file |
 //! | [`source`] | what is sent: walk, plan, fill, standard input | follow a link, write |
@@ -63,7 +64,7 @@
 //! | [`send`] [`recv`] | the two conductors, mirrored: build the stages, own the session, wait, report | move bytes themselves |
 //! | [`cli`] | arguments, progress, exit codes, reports | know how anything works |
 //!
-//! Imports go one way: ground floor ← wire, archive ← chunk, flow ← source, sink, link ← send, recv ← cli. The crate
+//! Imports go one way: ground floor ← wire, archive, manifest ← chunk, flow ← source, sink, link ← send, recv ← cli. The crate
 //! `tar` is named only in `archive`; tokio and socket2 only in `link`, `send` and `recv`; clap and indicatif only in
 //! `cli`, which is also the only room that prints. `tests/house.rs` holds all this.
 //!
@@ -94,6 +95,7 @@ pub mod flow;
 pub mod ids;
 pub mod limits;
 pub mod link;
+pub mod manifest;
 pub mod options;
 pub mod recv;
 pub mod report;

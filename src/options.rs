@@ -37,6 +37,16 @@ pub enum Sources {
     Paths(Vec<PathBuf>),
 }
 
+impl Sources {
+    /// The paths that are read, as given.
+    pub fn paths(&self) -> &[PathBuf] {
+        match self {
+            Sources::Stdin => &[],
+            Sources::Paths(paths) => paths,
+        }
+    }
+}
+
 /// Called for everything worth telling while a transfer runs, from any thread; it must not block for long.
 pub type Observer = Arc<dyn Fn(Event) + Send + Sync>;
 
@@ -61,6 +71,8 @@ pub struct SendOptions {
     pub timeout: Duration,
     /// Chunks this side holds at most; 1 to [`limits::WINDOW_MAX`].
     pub window_chunks: u32,
+    /// Where the BLAKE3 of every file is written to, if anywhere.
+    pub manifest: Option<PathBuf>,
     /// Where events go.
     pub observer: Observer,
 }
@@ -87,6 +99,8 @@ pub struct RecvOptions {
     pub timeout: Duration,
     /// Chunks this side holds at most; 1 to [`limits::WINDOW_MAX`].
     pub window_chunks: u32,
+    /// Where the BLAKE3 of every file is written to, if anywhere.
+    pub manifest: Option<PathBuf>,
     /// Where events go.
     pub observer: Observer,
 }
@@ -104,6 +118,7 @@ impl SendOptions {
             schedule: Schedule::Pull,
             timeout: limits::TIMEOUT_DEFAULT,
             window_chunks: limits::WINDOW_DEFAULT,
+            manifest: None,
             observer: Arc::new(|_| {}),
         }
     }
@@ -118,6 +133,7 @@ impl RecvOptions {
             port: limits::PORT,
             timeout: limits::TIMEOUT_DEFAULT,
             window_chunks: limits::WINDOW_DEFAULT,
+            manifest: None,
             observer: Arc::new(|_| {}),
         }
     }

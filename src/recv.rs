@@ -33,9 +33,10 @@ use crate::link::listen::{self, Pending, PendingPlace};
 use crate::link::recv_link::{self, Arrived, RecvSession};
 use crate::link::watch::{self, Interrupts, Watch};
 use crate::link::{Alarm, Clock, Ended, LinkEvent, describe_io, socket};
-use crate::options::RecvOptions;
-use crate::report::{Event, Note, Notes, Report};
-use crate::sink::{Prepared, Sink, SinkEnd};
+use crate::manifest::Draft;
+use crate::options::{Destination, RecvOptions};
+use crate::report::{Event, ManifestReport, Note, Notes, Report};
+use crate::sink::{self, Prepared, Sink, SinkEnd};
 use crate::stats::{Phase, Stats};
 use crate::wire::{self, Address, Commit, Control, Finish, Handshake, Layout, Offer, WireError};
 
@@ -45,14 +46,39 @@ use crate::wire::{self, Address, Commit, Control, Finish, Handshake, Layout, Off
 /// # Errors
 /// Every variant of [`Error`]; both ends end with the same exit code wherever they can still tell each other.
 pub fn run(options: RecvOptions, stats: Arc<Stats>) -> Result<Report, Error> {
-    let prepared = Prepared::new(&options.destination)?;
+    let mut prepared = Prepared::new(&options.destination)?;
+    let manifest = Manifest::begin(&options)?;
+    if let Some(manifest) = &manifest {
+        prepared = prepared.recorded(manifest.recorder.clone());
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|e| Error::Bug(format!("cannot start the network runtime: {e}")))?;
-    let outcome = LocalSet::new().block_on(&runtime, converse(options, stats, prepared));
+    let outcome = LocalSet::new().block_on(&runtime, converse(options, stats, prepared, manifest));
     runtime.shutdown_background();
     outcome
+}
+
+/// The manifest that was asked for.
+struct Manifest {
+    draft: Draft,
+    recorder: Arc<sink::Recorder>,
+}
+
+impl Manifest {
+    fn begin(options: &RecvOptions) -> Result<Option<Manifest>, Error> {
+        let Some(path) = &options.manifest else { return Ok(None) };
+        let (draft, pen) = match &options.destination {
+            Destination::Path(destination) => Draft::create(path, std::slice::from_ref(destination)),
+            Destination::Stdout => Draft::create(path, &[]),
+        }?;
+        Ok(Some(Manifest { draft, recorder: sink::Recorder::new(pen) }))
+    }
+
+    fn finish(self) -> Option<ManifestReport> {
+        self.recorder.take().map(|pen| self.draft.finish(pen))
+    }
 }
 
 /// A connection that has said its first message.
@@ -63,7 +89,12 @@ struct Caller {
     _place: PendingPlace,
 }
 
-async fn converse(options: RecvOptions, stats: Arc<Stats>, prepared: Prepared) -> Result<Report, Error> {
+async fn converse(
+    options: RecvOptions,
+    stats: Arc<Stats>,
+    prepared: Prepared,
+    manifest: Option<Manifest>,
+) -> Result<Report, Error> {
     let mut interrupts =
         Interrupts::listen().map_err(|e| Error::Bug(format!("cannot listen for signals: {}", describe_io(&e))))?;
     let listener = listen::listen(options.listen, options.port).map_err(|e| cannot_listen(&options, &e))?;
@@ -133,7 +164,8 @@ async fn converse(options: RecvOptions, stats: Arc<Stats>, prepared: Prepared) -
             let elapsed = began.elapsed();
             stats.enter(Phase::Done);
             conductor.until_bye(&mut inbox, &mut callers).await;
-            Ok(conductor.report(finish, end, elapsed))
+            let manifest = manifest.and_then(Manifest::finish);
+            Ok(conductor.report(finish, end, manifest, elapsed))
         }
         Err(error) => {
             if !matches!(error, Error::Peer { .. }) {
@@ -729,12 +761,16 @@ impl Conductor<'_> {
         format!("{} bytes delivered, nothing committed", self.session.stats.stream_done.load(Relaxed))
     }
 
-    fn report(&self, finish: Finish, end: SinkEnd, elapsed: Duration) -> Report {
+    fn report(&self, finish: Finish, end: SinkEnd, manifest: Option<ManifestReport>, elapsed: Duration) -> Report {
         let mut source_notes = self.source_notes();
         source_notes.losses += finish.unnamed.0;
         source_notes.harmless += finish.unnamed.1;
         Report {
-            code: source_notes.exit_code().max(end.notes.exit_code()),
+            code: source_notes
+                .exit_code()
+                .max(end.notes.exit_code())
+                .max(manifest.as_ref().map_or(ExitCode::Whole, ManifestReport::exit_code)),
+            manifest,
             entries: if end.entries == 0 { finish.entries } else { end.entries },
             content_bytes: end.content_bytes,
             stream_bytes: finish.bytes,

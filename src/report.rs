@@ -2,6 +2,7 @@
 //! `cli` renders it.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::error::ExitCode;
@@ -146,6 +147,28 @@ pub struct Report {
     pub sink_notes: Notes,
     /// True if standard input brought no byte at all.
     pub empty_stdin: bool,
+    /// The manifest, if one was asked for.
+    pub manifest: Option<ManifestReport>,
+}
+
+/// What came of a manifest.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ManifestReport {
+    /// The file, as given.
+    pub path: PathBuf,
+    /// Lines in it.
+    pub files: u64,
+    /// Lines whose names `b3sum` cannot check.
+    pub foreign: u64,
+    /// Why there is none, although everything else went well.
+    pub failed: Option<String>,
+}
+
+impl ManifestReport {
+    /// The exit code that this alone calls for.
+    pub fn exit_code(&self) -> ExitCode {
+        if self.failed.is_some() { ExitCode::Partial } else { ExitCode::Whole }
+    }
 }
 
 /// Something worth telling while a transfer runs.

@@ -33,9 +33,10 @@ use crate::link::send_link::{self, SendSession};
 use crate::link::socket::Route;
 use crate::link::watch::{self, Interrupts, Watch};
 use crate::link::{Alarm, Clock, LinkEvent, describe_io};
+use crate::manifest::{Draft, Pen};
 use crate::options::{LinkSpec, Schedule, SendOptions, Sources};
-use crate::report::{Event, Report};
-use crate::source::{self, FillScratch, NoteSink, Planned, SourceEnd};
+use crate::report::{Event, ManifestReport, Report};
+use crate::source::{self, ChunkLines, FillScratch, NoteSink, Planned, Recorder, SourceEnd};
 use crate::stats::{Phase, Stats};
 use crate::wire::{self, Address, Commit, Control, Handshake, Layout, Offer, WireError};
 
@@ -45,12 +46,19 @@ use crate::wire::{self, Address, Commit, Control, Handshake, Layout, Offer, Wire
 /// # Errors
 /// Every variant of [`Error`]; both ends end with the same exit code wherever they can still tell each other.
 pub fn run(options: SendOptions, stats: Arc<Stats>) -> Result<Report, Error> {
-    let source = Source::open(&options.sources)?;
+    let mut source = Source::open(&options.sources)?;
+    let manifest = match &options.manifest {
+        Some(path) => Some(Draft::create(path, options.sources.paths())?),
+        None => None,
+    };
+    if manifest.is_some() {
+        source = source.recorded();
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|e| Error::Bug(format!("cannot start the network runtime: {e}")))?;
-    let outcome = LocalSet::new().block_on(&runtime, converse(options, stats, source));
+    let outcome = LocalSet::new().block_on(&runtime, converse(options, stats, source, manifest));
     runtime.shutdown_background();
     outcome
 }
@@ -66,6 +74,13 @@ impl Source {
         match sources {
             Sources::Stdin => Ok(Source::Stdin),
             Sources::Paths(paths) => Ok(Source::Tree(source::open_tree(paths)?)),
+        }
+    }
+
+    fn recorded(self) -> Source {
+        match self {
+            Source::Stdin => Source::Stdin,
+            Source::Tree(tree) => Source::Tree(tree.recorded()),
         }
     }
 
@@ -90,7 +105,13 @@ struct Agreed {
     addresses: Vec<Address>,
 }
 
-async fn converse(options: SendOptions, stats: Arc<Stats>, source: Source) -> Result<Report, Error> {
+async fn converse(
+    options: SendOptions,
+    stats: Arc<Stats>,
+    source: Source,
+    manifest: Option<(Draft, Pen)>,
+) -> Result<Report, Error> {
+    let (draft, pen) = manifest.unzip();
     let mut interrupts =
         Interrupts::listen().map_err(|e| Error::Bug(format!("cannot listen for signals: {}", describe_io(&e))))?;
     let session = SessionId(dial::fresh_nonce().map_err(|e| Error::Bug(format!("no random bytes: {e}")))?);
@@ -120,7 +141,7 @@ async fn converse(options: SendOptions, stats: Arc<Stats>, source: Source) -> Re
     let window = options.window_chunks.min(agreed.window_chunks) as usize;
     let workers = thread::available_parallelism().map_or(2, |n| n.get()).max(2);
     // one more for each worker: sealing swaps the content's buffer for a scratch buffer
-    let stages = Stages::start(source, &agreed, &options, session.clone(), window, workers)?;
+    let stages = Stages::start(source, pen, &agreed, &options, session.clone(), window, workers)?;
     let mut conductor = Conductor {
         options: &options,
         session: &session,
@@ -148,8 +169,10 @@ async fn converse(options: SendOptions, stats: Arc<Stats>, source: Source) -> Re
     if conductor.watch.connections() > 0 && session.is_over() {
         let _ = timeout(limits::DRAIN, conductor.until_all_down(&mut inbox)).await;
     }
-    let (commit, totals) = outcome?;
-    Ok(report(commit, totals, &session, elapsed))
+    let (commit, mut totals) = outcome?;
+    // only now: there is no manifest of what did not arrive
+    let manifest = draft.zip(totals.manifest.take()).map(|(draft, pen)| draft.finish(pen));
+    Ok(report(commit, totals, manifest, &session, elapsed))
 }
 
 /// Reach the receiver and agree with it.
@@ -347,18 +370,22 @@ struct Totals {
     transfer_digest: Digest,
     stream_digest: Option<Digest>,
     is_stdin: bool,
+    /// The manifest, written but for its end.
+    manifest: Option<Pen>,
 }
 
 /// Digests of chunks sealed in any order, folded in theirs.
 struct Folded {
-    order: Ordered<(wire::ChunkKind, u32, Digest)>,
+    order: Ordered<(wire::ChunkKind, u32, Digest, Option<Box<ChunkLines>>)>,
     transfer: TransferDigest,
     stream: Option<FileDigest>,
+    recorder: Option<Recorder>,
 }
 
 impl Stages {
     fn start(
         source: Source,
+        manifest: Option<Pen>,
         agreed: &Agreed,
         options: &SendOptions,
         session: Arc<SendSession>,
@@ -369,6 +396,10 @@ impl Stages {
         let notes = Arc::new(NoteSink::default());
         let stats = session.stats.clone();
         let is_stdin = matches!(source, Source::Stdin);
+        let name = match source.offer() {
+            Offer::File { name, .. } => Some(name),
+            Offer::Stream | Offer::Tree { .. } => None,
+        };
         let running = match source {
             Source::Stdin => source::start_stdin(pool.clone(), stats.clone(), notes.clone()),
             Source::Tree(tree) => {
@@ -379,6 +410,7 @@ impl Stages {
             order: Ordered::new(),
             transfer: TransferDigest::new(),
             stream: (agreed.layout == Layout::Raw).then(FileDigest::new),
+            recorder: manifest.map(Recorder::new),
         }));
         let threads: Vec<_> = (0..workers)
             .map(|i| {
@@ -401,7 +433,9 @@ impl Stages {
                     let mut folded = folded.lock().expect("its users have ended");
                     let stream_digest = folded.stream.take().and_then(FileDigest::finish);
                     let transfer_digest = folded.transfer.finish();
-                    Ok(Totals { end, notes, transfer_digest, stream_digest, is_stdin })
+                    let stream = stream_digest.map(|digest| (name.as_deref(), digest));
+                    let manifest = folded.recorder.take().map(|recorder| recorder.finish(stream));
+                    Ok(Totals { end, notes, transfer_digest, stream_digest, is_stdin, manifest })
                 }
                 Ok(_) => Err(Error::Bug("a thread of the sender panicked".into())),
                 Err(error) => Err(error),
@@ -430,12 +464,16 @@ fn fill_and_seal(
         let head = sealed.head;
         {
             let mut folded = folded.lock().expect("a panicking worker ends the session");
-            let Folded { order, transfer, stream } = &mut *folded;
+            let Folded { order, transfer, stream, recorder } = &mut *folded;
             let mut lens = session.lens.lock().expect("no thread panics while it holds this lock");
-            order.push(head.seq.0, (head.kind, head.content_len, head.digest), |(kind, len, digest)| {
+            let chunk = (head.kind, head.content_len, head.digest, filled.lines);
+            order.push(head.seq.0, chunk, |(kind, len, digest, lines)| {
                 transfer.push(len as usize, digest);
                 if let Some(stream) = stream {
                     stream.push(kind, len as usize, digest).expect("a raw stream is consecutive slices");
+                }
+                if let Some(recorder) = recorder {
+                    recorder.push(kind, len as usize, digest, lines.as_deref());
                 }
                 lens.1.push_back(len);
             });
@@ -590,11 +628,22 @@ fn check(commit: &Commit, totals: &Totals) -> Result<(), Error> {
     Ok(())
 }
 
-fn report(commit: Commit, totals: Totals, session: &SendSession, elapsed: std::time::Duration) -> Report {
+fn report(
+    commit: Commit,
+    totals: Totals,
+    manifest: Option<ManifestReport>,
+    session: &SendSession,
+    elapsed: std::time::Duration,
+) -> Report {
     let source_notes = totals.notes.notes();
     let sink_notes = crate::report::Notes { named: commit.notes, losses: commit.totals.0, harmless: commit.totals.1 };
     Report {
-        code: commit.code.max(source_notes.exit_code()).max(sink_notes.exit_code()),
+        code: commit
+            .code
+            .max(source_notes.exit_code())
+            .max(sink_notes.exit_code())
+            .max(manifest.as_ref().map_or(ExitCode::Whole, ManifestReport::exit_code)),
+        manifest,
         entries: commit.entries,
         content_bytes: commit.content_bytes,
         stream_bytes: totals.end.stream_bytes,

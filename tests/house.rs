@@ -10,16 +10,17 @@ use std::process::Command;
 const GROUND: [&str; 7] = ["error", "ids", "limits", "options", "report", "stats", "sys"];
 
 /// Every other room with the rooms it may import beside the ground floor.
-const IMPORTS: [(&str, &[&str]); 10] = [
+const IMPORTS: [(&str, &[&str]); 11] = [
     ("wire", &[]),
     ("archive", &[]),
+    ("manifest", &[]),
     ("chunk", &["wire"]),
     ("flow", &["wire"]),
-    ("source", &["archive", "chunk", "wire"]),
-    ("sink", &["archive", "chunk", "wire"]),
+    ("source", &["archive", "chunk", "manifest", "wire"]),
+    ("sink", &["archive", "chunk", "manifest", "wire"]),
     ("link", &["chunk", "flow", "wire"]),
-    ("send", &["archive", "chunk", "flow", "link", "source", "wire"]),
-    ("recv", &["archive", "chunk", "flow", "link", "sink", "wire"]),
+    ("send", &["archive", "chunk", "flow", "link", "manifest", "source", "wire"]),
+    ("recv", &["archive", "chunk", "flow", "link", "manifest", "sink", "wire"]),
     ("cli", &["recv", "send"]),
 ];
 

@@ -157,6 +157,9 @@ struct CommonTyped {
     /// Memory for chunks on this side: bytes, or 64M, 1G (default: 128M)
     #[arg(long, value_name = "SIZE", value_parser = window)]
     window: Option<u32>,
+    /// Write the BLAKE3 of every file to FILE, as b3sum does (for b3sum --check)
+    #[arg(long, value_name = "FILE")]
+    manifest: Option<PathBuf>,
     /// Print errors only
     #[arg(long, short, conflicts_with = "verbose")]
     quiet: bool,
@@ -233,6 +236,7 @@ fn send(typed: SendTyped, exists: &dyn Fn(&Path) -> bool) -> Result<SendOptions,
     };
     options.timeout = typed.common.timeout.unwrap_or(options.timeout);
     options.window_chunks = typed.common.window.unwrap_or(options.window_chunks);
+    options.manifest = typed.common.manifest;
     Ok(options)
 }
 
@@ -253,6 +257,7 @@ fn recv(typed: RecvTyped) -> Result<RecvOptions, Misuse> {
     options.port = typed.port;
     options.timeout = typed.common.timeout.unwrap_or(options.timeout);
     options.window_chunks = typed.common.window.unwrap_or(options.window_chunks);
+    options.manifest = typed.common.manifest;
     Ok(options)
 }
 
@@ -615,6 +620,9 @@ mod tests {
         assert_eq!(options.listen, Some(IpAddr::from([10, 0, 0, 2])));
         assert_eq!((options.port, options.timeout.as_secs(), options.window_chunks), (0, 7200, 64));
         assert_eq!(options.destination, Destination::Path("/restore/".into()));
+        assert_eq!(options.manifest, None);
+        assert_eq!(sent("send a h --manifest m").manifest, Some("m".into()));
+        assert_eq!(received("recv --manifest=/x/m a").manifest, Some("/x/m".into()));
         assert_eq!(received("recv -").destination, Destination::Stdout);
         assert_eq!(received("recv -- -").destination, Destination::Stdout);
         assert_eq!(received("recv x:9").destination, Destination::Path("x:9".into()));

@@ -3,13 +3,14 @@
 
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use super::args::Verbosity;
 use crate::error::{ExitCode, escape};
 use crate::limits;
 use crate::options::Destination;
-use crate::report::{Event, LinkReport, Note, NoteKind, Notes, Report};
+use crate::report::{Event, LinkReport, ManifestReport, Note, NoteKind, Notes, Report};
 
 /// Which end is speaking.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -201,6 +202,9 @@ pub fn report(report: &Report, side: &Side, verbosity: Verbosity) -> String {
     if let Some(digest) = report.stream_digest {
         let _ = writeln!(out, "stream's BLAKE3  {digest}  (as b3sum prints it)");
     }
+    if let Some(manifest) = &report.manifest {
+        let _ = writeln!(out, "{}", manifest_line(manifest));
+    }
     let notes = [&report.source_notes, &report.sink_notes];
     harmless(&mut out, notes, verbosity);
     losses(&mut out, notes, verbosity);
@@ -212,7 +216,25 @@ pub fn report(report: &Report, side: &Side, verbosity: Verbosity) -> String {
 pub fn partial(report: &Report, side: &Side) -> String {
     let mut out = String::new();
     losses(&mut out, [&report.source_notes, &report.sink_notes], Verbosity::Quiet);
+    if let Some(manifest) = report.manifest.as_ref().filter(|manifest| manifest.failed.is_some()) {
+        let _ = writeln!(out, "{}", manifest_line(manifest));
+    }
     out + &verdict(report, side)
+}
+
+fn manifest_line(manifest: &ManifestReport) -> String {
+    let path = escape(manifest.path.as_os_str().as_bytes());
+    match manifest {
+        ManifestReport { failed: Some(why), .. } => format!("manifest         not written to {path}: {why}"),
+        ManifestReport { foreign: 0, files, .. } => {
+            format!("manifest         {path}, {}", plural(*files, "file", "files"))
+        }
+        ManifestReport { foreign, files, .. } => format!(
+            "manifest         {path}, {}; {} not UTF-8, which 'blast verify' checks and b3sum cannot",
+            plural(*files, "file", "files"),
+            plural(*foreign, "name is", "names are"),
+        ),
+    }
 }
 
 fn verdict(report: &Report, side: &Side) -> String {
@@ -230,6 +252,9 @@ fn verdict(report: &Report, side: &Side) -> String {
             "PARTIAL: {} left out, changed or incomplete; all the rest is verified and synced",
             plural(lost, "thing was", "things were")
         ),
+        _ if report.manifest.as_ref().is_some_and(|manifest| manifest.failed.is_some()) => {
+            "PARTIAL: the manifest is missing; all else is verified and synced".to_owned()
+        }
         _ => "PARTIAL: the other side left something out; its report names it".to_owned(),
     }
 }
@@ -392,6 +417,7 @@ mod tests {
             source_notes: Notes::default(),
             sink_notes: Notes::default(),
             empty_stdin: false,
+            manifest: None,
         }
     }
 
@@ -450,6 +476,25 @@ mod tests {
         assert!(text.starts_with("received 2.00 GB (2,000,000,000 bytes) in"), "{text}");
         assert!(text.contains(&format!("stream's BLAKE3  {}", "01".repeat(32))), "{text}");
         assert!(text.ends_with("whole: every byte was verified and written to standard output\n"), "{text}");
+    }
+
+    #[test]
+    fn a_manifest_is_named_with_what_it_lacks() {
+        let of = |foreign, failed: Option<&str>| {
+            let failed = failed.map(str::to_owned);
+            let code = if failed.is_some() { ExitCode::Partial } else { ExitCode::Whole };
+            let manifest = Some(ManifestReport { path: "m\x1b".into(), files: 1_234, foreign, failed });
+            Report { manifest, code, ..sample() }
+        };
+        let text = report(&of(0, None), &Side::Send, Verbosity::Normal);
+        assert!(text.contains("\nmanifest         m\\x1b, 1,234 files\n"), "{text}");
+        let text = report(&of(2, None), &Side::Send, Verbosity::Normal);
+        assert!(text.contains("1,234 files; 2 names are not UTF-8, which 'blast verify' checks"), "{text}");
+        let failed = of(0, Some("No space left on device"));
+        for text in [report(&failed, &Side::Send, Verbosity::Normal), partial(&failed, &Side::Send)] {
+            assert!(text.contains("manifest         not written to m\\x1b: No space left on device\n"), "{text}");
+            assert!(text.trim_end().ends_with("PARTIAL: the manifest is missing; all else is verified and synced"));
+        }
     }
 
     #[test]

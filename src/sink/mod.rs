@@ -20,6 +20,7 @@ mod attributes;
 mod jail;
 mod prepare;
 mod raw;
+mod record;
 mod unpack;
 mod writer;
 
@@ -33,6 +34,7 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use rustix::io::Errno;
 
 pub use prepare::Prepared;
+pub use record::Recorder;
 
 use crate::chunk::Chunk;
 use crate::error::{Error, escape};
@@ -213,10 +215,12 @@ struct Shared {
     foreign_owners: AtomicU64,
     entries: AtomicU64,
     content_bytes: AtomicU64,
+    /// Who writes the manifest, if there is one.
+    recorder: Option<Arc<Recorder>>,
 }
 
 impl Shared {
-    fn new(destination: String, stats: Arc<Stats>, on_error: OnError) -> Arc<Shared> {
+    fn new(destination: String, stats: Arc<Stats>, on_error: OnError, recorder: Option<Arc<Recorder>>) -> Arc<Shared> {
         Arc::new(Shared {
             stats,
             who: Who::ask(),
@@ -229,6 +233,7 @@ impl Shared {
             foreign_owners: AtomicU64::new(0),
             entries: AtomicU64::new(0),
             content_bytes: AtomicU64::new(0),
+            recorder,
         })
     }
 

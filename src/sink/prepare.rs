@@ -24,7 +24,7 @@ use std::sync::Arc;
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags};
 
 use super::jail::{Before, Identity, Jail};
-use super::{OnError, Shared, Sink, raw, unpack};
+use super::{OnError, Recorder, Shared, Sink, raw, unpack};
 use crate::error::{Error, escape};
 use crate::options::Destination;
 use crate::stats::Stats;
@@ -35,6 +35,7 @@ pub struct Prepared {
     target: Target,
     /// As given, escaped.
     shown: String,
+    recorder: Option<Arc<Recorder>>,
 }
 
 enum Target {
@@ -79,12 +80,17 @@ impl Prepared {
             Err(e) if e.kind() == io::ErrorKind::NotFound => missing(path, &shown)?,
             Err(e) => return Err(Error::Usage(format!("cannot use '{shown}': {e}"))),
         };
-        Ok(Prepared { target, shown })
+        Ok(Prepared { target, shown, recorder: None })
     }
 
     /// Deliver to an open descriptor as to standard output.
     pub(crate) fn onto(fd: OwnedFd) -> Prepared {
-        Prepared { target: Target::Stdout(fd), shown: "standard output".into() }
+        Prepared { target: Target::Stdout(fd), shown: "standard output".into(), recorder: None }
+    }
+
+    /// Let `recorder` write down what is received.
+    pub fn recorded(self, recorder: Arc<Recorder>) -> Prepared {
+        Prepared { recorder: Some(recorder), ..self }
     }
 
     /// What the sender should send, or why nothing can come of it.
@@ -114,20 +120,20 @@ impl Prepared {
         let layout = self.layout(offer)?;
         let directory = self.becomes_directory(offer);
         let on_error: OnError = Box::new(on_error);
-        let shared = Shared::new(self.shown, stats, on_error);
+        let shared = Shared::new(self.shown, stats, on_error, self.recorder);
         crate::sys::ignore_file_size_signal();
         match self.target {
             Target::Stdout(fd) => {
                 let output = raw::Output::new(fd);
-                Sink::start(shared, move |inlet, shared| raw::run(inlet, output, layout, shared))
+                Sink::start(shared, move |inlet, shared| raw::run(inlet, output, None, layout, shared))
             }
             Target::File { parent, name, empty } => {
-                let file = raw::File::create(parent, name, Some(empty), &shared)?;
-                Sink::start(shared, move |inlet, shared| raw::run(inlet, file, layout, shared))
+                let file = raw::File::create(parent, name.clone(), Some(empty), &shared)?;
+                Sink::start(shared, move |inlet, shared| raw::run(inlet, file, Some(name), layout, shared))
             }
             Target::Missing { parent, name, .. } if !directory => {
-                let file = raw::File::create(parent, name, None, &shared)?;
-                Sink::start(shared, move |inlet, shared| raw::run(inlet, file, layout, shared))
+                let file = raw::File::create(parent, name.clone(), None, &shared)?;
+                Sink::start(shared, move |inlet, shared| raw::run(inlet, file, Some(name), layout, shared))
             }
             Target::Missing { parent, name, .. } => {
                 let root = make_root(&parent, &name)

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use blake3::Hasher;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
@@ -17,6 +18,7 @@ use super::writer::{TempNames, name_file, write_at};
 use super::{Failure, Inlet, Next, Shared, SinkEnd, Stopped};
 use crate::chunk::{Chunk, FileDigest};
 use crate::error::Error;
+use crate::ids::Digest;
 use crate::limits::WRITE_LEN;
 use crate::wire::{Finish, Layout};
 
@@ -33,14 +35,22 @@ pub(super) trait Target {
     fn complete(&mut self, offset: u64, shared: &Shared) -> Result<(), Stopped>;
 }
 
-/// Write everything that comes.
+/// Write everything that comes. `name` is for the manifest; standard output has none.
 pub(super) fn run(
     mut inlet: Inlet,
     mut target: impl Target,
+    name: Option<Vec<u8>>,
     layout: Layout,
     shared: &Arc<Shared>,
 ) -> Result<SinkEnd, Stopped> {
-    let mut stream = Stream { offset: 0, chunks: 0, digest: (layout == Layout::Raw).then(FileDigest::new) };
+    let is_raw = layout == Layout::Raw;
+    let mut stream = Stream {
+        offset: 0,
+        chunks: 0,
+        digest: is_raw.then(FileDigest::new),
+        archive: (!is_raw && shared.recorder.is_some()).then(Hasher::new),
+        name,
+    };
     match stream.all(&mut inlet, &mut target, shared) {
         Ok(end) => Ok(end),
         // The target goes first: what it has under a temporary name must not wait for somebody to notice.
@@ -56,6 +66,9 @@ struct Stream {
     chunks: u64,
     /// Of a raw stream.
     digest: Option<FileDigest>,
+    /// Of an archive, whose chunks' digests do not merge; only for a manifest.
+    archive: Option<Hasher>,
+    name: Option<Vec<u8>>,
 }
 
 impl Stream {
@@ -80,6 +93,10 @@ impl Stream {
             None => None,
         };
         target.complete(self.offset, shared)?;
+        let hashed = self.archive.as_ref().map(|hasher| Digest(hasher.finalize().into()));
+        if let (Some(recorder), Some(digest)) = (&shared.recorder, stream_digest.or(hashed)) {
+            recorder.only(digest, self.name.as_deref());
+        }
         Ok(self.end(&finish, stream_digest, shared))
     }
 
@@ -87,6 +104,9 @@ impl Stream {
         if let Some(digest) = &mut self.digest {
             let pushed = digest.push(chunk.kind, chunk.len, chunk.digest);
             pushed.map_err(|e| self.misplaced(&e.to_string(), shared))?;
+        }
+        if let Some(hasher) = &mut self.archive {
+            hasher.update(chunk.content());
         }
         target.write(chunk.content(), self.offset, shared)?;
         self.chunks += 1;
@@ -98,7 +118,7 @@ impl Stream {
 
     /// An archive is not looked into, so its entries are what the sender says; the digest of the transfer holds it to
     /// that.
-    fn end(&self, finish: &Finish, stream_digest: Option<crate::ids::Digest>, shared: &Shared) -> SinkEnd {
+    fn end(&self, finish: &Finish, stream_digest: Option<Digest>, shared: &Shared) -> SinkEnd {
         let content_bytes = if stream_digest.is_some() { self.offset } else { finish.content_bytes };
         SinkEnd { entries: finish.entries, content_bytes, stream_digest, notes: shared.take_notes() }
     }
@@ -320,7 +340,7 @@ mod tests {
 
     use super::*;
     use crate::chunk::{ChunkKind, Pool, Release, chunk_digest};
-    use crate::ids::{Digest, Seq};
+    use crate::ids::Seq;
     use crate::limits::CHUNK_LEN;
     use crate::sink::{Prepared, Sink};
     use crate::wire::Offer;
@@ -398,7 +418,7 @@ mod tests {
             let mut all = Vec::new();
             reader.read_to_end(&mut all).map(|_| all)
         });
-        let shared = Shared::new("standard output".into(), Default::default(), Box::new(|_| {}));
+        let shared = Shared::new("standard output".into(), Default::default(), Box::new(|_| {}), None);
         let mut output = Output { fd: writer.into(), kind: Kind::ForeignPipe };
         output.write(&content, 0, &shared).unwrap();
         drop(output);

@@ -223,7 +223,11 @@ impl<'a> Unpack<'a> {
             },
             _ => (what, self.writer_of(&entry.path)),
         };
-        self.batches[writer].push(Job { place, entry, what });
+        let line = match (&self.shared.recorder, &entry.kind) {
+            (Some(recorder), EntryKind::File { .. } | EntryKind::Hardlink { .. }) => Some(recorder.place()),
+            _ => None,
+        };
+        self.batches[writer].push(Job { place, entry, what, line });
         Ok(Some(writer))
     }
 

@@ -13,9 +13,10 @@ use rustix::io::Errno;
 use super::attributes::{Already, Attributes, Object, apply};
 use super::jail::{Handle, Place, last_name};
 use super::unpack::Part;
-use super::{Shared, Stopped};
+use super::{Shared, Stopped, record};
 use crate::archive::{Entry, EntryKind};
-use crate::chunk::Chunk;
+use crate::chunk::{Chunk, FileDigest};
+use crate::ids::Digest;
 
 /// What a writer is given.
 pub(super) enum Work {
@@ -30,6 +31,8 @@ pub(super) struct Job {
     pub place: Place,
     pub entry: Entry,
     pub what: What,
+    /// Its place in the manifest, if there is one.
+    pub line: Option<record::Place>,
 }
 
 /// Where its content comes from.
@@ -47,6 +50,8 @@ struct Large {
     job: Job,
     size: u64,
     written: u64,
+    /// Of what is written, from the slices' digests; only for a manifest.
+    digest: FileDigest,
     /// The file under its temporary name; `None` if it could not be created, and its slices are skipped.
     open: Option<(OwnedFd, String)>,
 }
@@ -109,7 +114,7 @@ impl Drop for Writer<'_> {
 }
 
 impl Writer<'_> {
-    fn job(&mut self, job: Job, chunk: &Chunk) -> Result<(), Stopped> {
+    fn job(&mut self, mut job: Job, chunk: &Chunk) -> Result<(), Stopped> {
         if self.shared.stopping() {
             return Err(Stopped);
         }
@@ -129,6 +134,9 @@ impl Writer<'_> {
         match made {
             Ok(()) => {
                 self.shared.entry_done();
+                if let Some(line) = job.line.take() {
+                    write_down(line, &job, chunk);
+                }
                 Ok(())
             }
             Err(errno) => self.shared.entry_failed(&job.entry.path, errno, &job.place.handle),
@@ -188,7 +196,7 @@ impl Writer<'_> {
                 None
             }
         };
-        self.large = Some(Large { job, size, written: 0, open });
+        self.large = Some(Large { job, size, written: 0, digest: FileDigest::new(), open });
         Ok(())
     }
 
@@ -197,7 +205,13 @@ impl Writer<'_> {
         let content = chunk.content();
         if let Some((fd, name)) = &large.open {
             match write_at(fd, content, large.written) {
-                Ok(()) => self.shared.content_done(content.len()),
+                Ok(()) => {
+                    self.shared.content_done(content.len());
+                    if large.job.line.is_some() {
+                        let pushed = large.digest.push(chunk.kind, chunk.len, chunk.digest);
+                        pushed.expect("unpack lets only the next slice through");
+                    }
+                }
                 Err(errno) => {
                     // Told before it is removed: the words say how much room there was.
                     let told = self.shared.entry_failed(&large.job.entry.path, errno, &large.job.place.handle);
@@ -213,7 +227,7 @@ impl Writer<'_> {
 
     /// All of a large file is written: its attributes, then its name.
     fn end(&mut self) -> Result<(), Stopped> {
-        let Some(Large { job, open: Some((fd, temp_name)), .. }) = self.large.take() else {
+        let Some(Large { mut job, digest, open: Some((fd, temp_name)), .. }) = self.large.take() else {
             return Ok(());
         };
         let wanted = Attributes::from(&job.entry);
@@ -224,6 +238,9 @@ impl Writer<'_> {
         match named {
             Ok(()) => {
                 self.shared.entry_done();
+                if let (Some(line), Some(digest)) = (job.line.take(), digest.finish()) {
+                    line.file(digest, &job.entry.path);
+                }
                 Ok(())
             }
             Err(errno) => {
@@ -231,6 +248,18 @@ impl Writer<'_> {
                 self.shared.entry_failed(&job.entry.path, errno, &job.place.handle)
             }
         }
+    }
+}
+
+/// A file is whole, or has one more name: its line. The content is still in the cache.
+fn write_down(line: record::Place, job: &Job, chunk: &Chunk) {
+    match (&job.what, &job.entry.kind) {
+        (What::Whole { content }, EntryKind::File { .. }) => {
+            let hash = blake3::hash(&chunk.content()[content.clone()]);
+            line.file(Digest(hash.into()), &job.entry.path);
+        }
+        (What::Link { .. }, EntryKind::Hardlink { target }) => line.link(&job.entry.path, target),
+        _ => {}
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crossbeam_channel::Sender;
+use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use super::dirs::{Dir, Dirs, is_vanished};
@@ -18,10 +19,11 @@ use super::links::Fates;
 use super::meta::Meta;
 use super::notes::NoteSink;
 use super::read::{Bad, read_at};
+use super::record::ChunkLines;
 use super::walk::note_missing;
 use crate::archive::{END, Entry, EntryKind, Timestamp, header_len, padding, write_header};
 use crate::chunk::{Buf, ChunkKind};
-use crate::ids::Seq;
+use crate::ids::{Digest, Seq};
 use crate::limits::CHUNK_LEN;
 use crate::report::NoteKind;
 use crate::stats::Stats;
@@ -33,6 +35,8 @@ pub(super) struct Context {
     pub notes: Arc<NoteSink>,
     pub fates: Fates,
     pub tally: Tally,
+    /// Whether a manifest is written.
+    pub record: bool,
 }
 
 /// What was laid out, for the sender's last word.
@@ -46,7 +50,7 @@ pub(super) struct Tally {
 impl Context {
     pub fn new(stats: Arc<Stats>, notes: Arc<NoteSink>) -> Context {
         let dirs = Arc::new(Dirs::new());
-        Context { dirs, stats, notes, fates: Fates::default(), tally: Tally::default() }
+        Context { dirs, stats, notes, fates: Fates::default(), tally: Tally::default(), record: false }
     }
 
     pub fn count(&self, entries: u64, content: u64, stream: usize) {
@@ -146,6 +150,8 @@ pub struct Filled {
     pub len: usize,
     /// Where the content is.
     pub buf: Buf,
+    /// What a mixed chunk adds to the manifest, if there is one.
+    pub lines: Option<Box<ChunkLines>>,
 }
 
 /// Memory that a worker keeps from one chunk to the next.
@@ -180,6 +186,7 @@ impl Planned {
     pub fn fill(self, scratch: &mut FillScratch) -> Filled {
         let Planned { mut buf, job, done } = self;
         let context = &*done.context;
+        let mut lines = None;
         let (kind, len) = match job {
             Job::Read { offset, sole, len } => {
                 context.count(0, len as u64, len);
@@ -190,13 +197,23 @@ impl Planned {
                 context.count(0, len as u64, len);
                 (kind, len)
             }
-            Job::Mixed(mixed) => (ChunkKind::Mixed, fill_mixed(&mixed, &mut buf[..CHUNK_LEN], context, scratch)),
+            Job::Mixed(mixed) => {
+                lines = context.record.then(Box::default);
+                let len = fill_mixed(&mixed, &mut buf[..CHUNK_LEN], context, scratch, lines.as_deref_mut());
+                (ChunkKind::Mixed, len)
+            }
         };
-        Filled { seq: done.seq, kind, len, buf }
+        Filled { seq: done.seq, kind, len, buf, lines }
     }
 }
 
-fn fill_mixed(mixed: &Mixed, buf: &mut [u8], context: &Context, scratch: &mut FillScratch) -> usize {
+fn fill_mixed(
+    mixed: &Mixed,
+    buf: &mut [u8],
+    context: &Context,
+    scratch: &mut FillScratch,
+    mut lines: Option<&mut ChunkLines>,
+) -> usize {
     let end_len = if mixed.end { END.len() } else { 0 };
     let mut reserved = end_len + mixed.places.iter().map(|place| place.room as usize).sum::<usize>();
     let mut at = mixed.lead;
@@ -215,6 +232,9 @@ fn fill_mixed(mixed: &Mixed, buf: &mut [u8], context: &Context, scratch: &mut Fi
         let mut filler = Filler { place, name, text: extra, context, scratch };
         match filler.fill(&mut buf[at..room]) {
             Some(laid_out) => {
+                if let Some(lines) = &mut lines {
+                    record(lines, place, &scratch.entry, &buf[at..at + laid_out.len], laid_out.content);
+                }
                 at += laid_out.len;
                 entries += 1;
                 content += laid_out.content;
@@ -228,6 +248,24 @@ fn fill_mixed(mixed: &Mixed, buf: &mut [u8], context: &Context, scratch: &mut Fi
     at += end_len;
     context.count(entries, content, at);
     at
+}
+
+/// Note an entry's line for the manifest; `laid_out` is its header, content and padding.
+fn record(lines: &mut ChunkLines, place: &Place, entry: &Entry, laid_out: &[u8], content: u64) {
+    match &entry.kind {
+        EntryKind::File { size } if place.what == What::Large && *size > 0 => {
+            lines.large = Some((entry.path.clone(), *size));
+        }
+        EntryKind::File { .. } => {
+            let end = laid_out.len() - padding(content);
+            let hash = blake3::hash(&laid_out[end - content as usize..end]);
+            lines.lines.file(Digest(hash.into()), &entry.path);
+        }
+        EntryKind::Hardlink { target } if place.meta.file_type == FileType::RegularFile => {
+            lines.lines.link(&entry.path, target);
+        }
+        _ => {}
+    }
 }
 
 /// Bytes laid out, and those of content among them.

@@ -32,6 +32,7 @@ mod notes;
 mod plan;
 mod pseudo;
 mod read;
+mod record;
 mod stream;
 mod walk;
 
@@ -46,6 +47,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 pub use fill::{FillScratch, Filled, Planned};
 pub use named::{Tree, open_tree};
 pub use notes::NoteSink;
+pub use record::{ChunkLines, Recorder};
 
 use crate::chunk::Pool;
 use crate::error::Error;
@@ -97,7 +99,8 @@ pub fn start(
     notes: Arc<NoteSink>,
     workers: usize,
 ) -> Running {
-    run(pool, stats, notes, workers, move |mut emitter| match (tree.named, layout) {
+    let context = Context { record: tree.record, ..Context::new(stats, notes) };
+    run(pool, context, workers, move |mut emitter| match (tree.named, layout) {
         (Named::Roots(roots), Layout::Archive) => {
             let Context { dirs, stats, notes, .. } = &*emitter.context;
             let threads = workers.clamp(WALKERS_MIN, WALKERS_MAX);
@@ -134,7 +137,7 @@ pub fn start(
 
 /// Start to read standard input as a raw stream.
 pub fn start_stdin(pool: Arc<Pool>, stats: Arc<Stats>, notes: Arc<NoteSink>) -> Running {
-    run(pool, stats, notes, 0, |mut emitter| {
+    run(pool, Context::new(stats, notes), 0, |mut emitter| {
         send_stream(rustix::stdio::stdin(), Path::new("standard input"), &mut emitter)?;
         Ok(emitter)
     })
@@ -147,8 +150,7 @@ const WALKERS_MAX: usize = 16;
 
 fn run(
     pool: Arc<Pool>,
-    stats: Arc<Stats>,
-    notes: Arc<NoteSink>,
+    context: Context,
     workers: usize,
     plan: impl FnOnce(Emitter) -> Result<Emitter, StreamError> + Send + 'static,
 ) -> Running {
@@ -157,7 +159,7 @@ fn run(
     let (out, planned) = bounded(2 * workers.max(1));
     let thread = std::thread::spawn(move || {
         let (alive, all_done) = bounded(0);
-        let context = Arc::new(Context::new(stats, notes));
+        let context = Arc::new(context);
         let emitter = Emitter { pool, out, context: context.clone(), next: Seq(0), alive };
         let emitter = plan(emitter).map_err(|err| match err {
             StreamError::Stopped => Error::Interrupted("the transfer was given up before all was read".into()),

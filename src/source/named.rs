@@ -28,6 +28,8 @@ use crate::wire::Offer;
 pub struct Tree {
     pub(super) named: Named,
     sources: u32,
+    /// Whether chunks come with their lines of a manifest.
+    pub(super) record: bool,
 }
 
 pub(super) enum Named {
@@ -40,6 +42,11 @@ pub(super) enum Named {
 }
 
 impl Tree {
+    /// Let every chunk come with its [`super::ChunkLines`].
+    pub fn recorded(self) -> Tree {
+        Tree { record: true, ..self }
+    }
+
     /// What the receiver is told.
     pub fn offer(&self) -> Offer {
         match &self.named {
@@ -58,7 +65,7 @@ pub fn open_tree(paths: &[PathBuf]) -> Result<Tree, Error> {
         several => Named::Roots(open_several(several)?),
     };
     let sources = u32::try_from(paths.len()).map_err(|_| Error::Usage("too many sources are named".into()))?;
-    Ok(Tree { named, sources })
+    Ok(Tree { named, sources, record: false })
 }
 
 fn open_single(path: &Path) -> Result<Named, Error> {

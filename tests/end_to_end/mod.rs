@@ -6,6 +6,7 @@ mod failures;
 mod finish;
 mod kills;
 mod lands;
+mod manifest;
 mod memory;
 mod peers;
 mod quiet;

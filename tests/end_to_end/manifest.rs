@@ -1,0 +1,202 @@
+//! The manifest, on both ends: what it says of every kind of file, that `b3sum` agrees, and that there is none of what
+//! did not arrive.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use blast::manifest::parse_line;
+use rustix::process::Signal;
+
+use crate::ends::{Outcome, Run, recv, scratch, send};
+use crate::trees::{Set, random_bytes, small, write};
+
+/// Send `source` into `dest` with a manifest on each side, in `out`; both must end with `code`.
+fn moved(source: &Path, dest: &Path, out: &Path, code: i32) -> (Outcome, Outcome) {
+    let (theirs, ours) = (out.join("received"), out.join("sent"));
+    let receiver = recv(dest).args(&["--manifest", theirs.to_str().unwrap()]).start();
+    let sender = send(source, receiver.port()).args(&["--manifest", ours.to_str().unwrap()]).outcome();
+    let receiver = receiver.wait();
+    assert_eq!((sender.code, receiver.code), (Some(code), Some(code)), "{sender:?}\n{receiver:?}");
+    (sender, receiver)
+}
+
+/// Every regular file below `root` with its digest, taken by the crate that b3sum is made of.
+fn hashed(root: &Path) -> BTreeMap<Vec<u8>, String> {
+    let mut found = BTreeMap::new();
+    let mut left = vec![root.to_path_buf()];
+    while let Some(dir) = left.pop() {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            let kind = path.symlink_metadata().unwrap().file_type();
+            if kind.is_dir() {
+                left.push(path);
+            } else if kind.is_file() {
+                let name = path.strip_prefix(root).unwrap().as_os_str().as_bytes().to_vec();
+                found.insert(name, blast::ids::Digest(blake3::hash(&fs::read(&path).unwrap()).into()).to_string());
+            }
+        }
+    }
+    found
+}
+
+fn read(manifest: &Path) -> Vec<(Vec<u8>, String)> {
+    let text = fs::read_to_string(manifest).expect("a manifest is text");
+    let lines = text.lines().map(|line| parse_line(line.as_bytes()).unwrap_or_else(|e| panic!("{line:?}: {e}")));
+    lines.map(|line| (line.path, line.digest.to_string())).collect()
+}
+
+/// Where `b3sum` is, run it in `dir`; its exit code and what it said.
+fn b3sum(dir: &Path, args: &[&OsStr]) -> Option<(Option<i32>, String)> {
+    match Command::new("b3sum").current_dir(dir).args(args).output() {
+        Ok(done) => Some((done.status.code(), String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into())),
+        Err(_) => {
+            eprintln!("SKIPPED: this needs b3sum");
+            None
+        }
+    }
+}
+
+#[test]
+fn both_ends_write_the_digest_of_every_file_in_the_transfers_order() {
+    let dir = scratch();
+    let (tree, dest, out) = (dir.path().join("tree"), dir.path().join("dest"), dir.path().join("out"));
+    small(&tree, 3);
+    let set = Set(&tree);
+    set.file("-", "a file that is called like a stream");
+    set.file(" lead and trail ", "x");
+    set.file("caf\u{e9}", "x");
+    set.file("new\nline", "x");
+    set.file("back\\slash", "x");
+    set.file("large", random_bytes(5, (5 << 20) + 77));
+    set.dir("z");
+    set.hard_link("large", "z/of large");
+    set.hard_link("z/of large", "z/once more\\");
+    set.symlink("nowhere", "dangling");
+    set.hard_link("dangling", "dangling too");
+    set.fifo("fifo");
+    fs::create_dir(&out).unwrap();
+
+    let (sender, receiver) = moved(&tree, &dest, &out, 0);
+    let expected = hashed(&tree);
+    assert_eq!(read(&out.join("sent")).into_iter().collect::<BTreeMap<_, _>>(), expected);
+    assert_eq!(read(&out.join("sent")).len(), expected.len(), "one line each");
+    assert_eq!(fs::read(out.join("sent")).unwrap(), fs::read(out.join("received")).unwrap(), "in the same order");
+    assert_eq!(fs::read_dir(&out).unwrap().count(), 2, "nothing temporary is left");
+    for side in [sender, receiver] {
+        side.tells(&format!("{} files", expected.len()));
+    }
+    let manifest = out.join("received");
+    let check = [OsStr::new("--check"), OsStr::new("--quiet"), manifest.as_os_str()];
+    if let Some(done) = b3sum(&dest, &check) {
+        assert_eq!(done, (Some(0), String::new()));
+        write(dest.join("many/0/0"), "other");
+        let done = b3sum(&dest, &check).unwrap();
+        assert_eq!(done.1.lines().next(), Some("many/0/0: FAILED"), "{done:?}");
+    }
+}
+
+#[test]
+fn names_that_b3sum_cannot_read_are_written_so_that_we_can() {
+    let dir = scratch();
+    let (tree, dest, out) = (dir.path().join("tree"), dir.path().join("dest"), dir.path().join("out"));
+    let set = Set(&tree);
+    set.file("a", "a");
+    set.file(b"no text \xff\xfe", "b");
+    set.file("replaced \u{fffd}", "c");
+    set.file("z", "d");
+    fs::create_dir(&out).unwrap();
+    let (sender, receiver) = moved(&tree, &dest, &out, 0);
+    assert_eq!(read(&out.join("received")).into_iter().collect::<BTreeMap<_, _>>(), hashed(&tree));
+    for side in [sender, receiver] {
+        side.tells("4 files; 2 names are not UTF-8");
+    }
+    if let Some((code, said)) = b3sum(&dest, &[OsStr::new("--check"), out.join("sent").as_os_str()]) {
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains("a: OK") && said.contains("z: OK"), "it goes on after the lines it cannot read: {said}");
+    }
+}
+
+#[test]
+fn a_single_file_and_a_stream_have_one_line() {
+    let dir = scratch();
+    let out = dir.path().join("out");
+    fs::create_dir(&out).unwrap();
+    for (name, len) in [("empty", 0), ("small", 9), ("chunk", 1 << 20), ("large", (3 << 20) + 1)] {
+        let content = random_bytes(len as u64, len);
+        let digest = blake3::hash(&content).to_string();
+        let file = dir.path().join(name);
+        write(&file, &content);
+        // Into a directory it is an entry, into a file its bytes.
+        for dest in [format!("{name}.into/"), format!("{name}.copy")] {
+            moved(&file, &dir.path().join(&dest), &out, 0);
+            let expected = |name: &str| [(name.as_bytes().to_vec(), digest.clone())];
+            assert_eq!(read(&out.join("sent")), expected(name), "{dest}");
+            let theirs = if dest.ends_with('/') { name } else { &dest };
+            assert_eq!(read(&out.join("received")), expected(theirs), "{dest}");
+        }
+        let receiver = recv("-").args(&["--manifest", out.join("received").to_str().unwrap()]).start();
+        let stdin = fs::File::open(&file).unwrap();
+        let sender = send("-", receiver.port()).args(&["--manifest", out.join("sent").to_str().unwrap()]).stdin(stdin);
+        sender.outcome().expect(0);
+        assert!(receiver.wait().expect(0).out == content);
+        for side in ["sent", "received"] {
+            assert_eq!(fs::read_to_string(out.join(side)).unwrap(), format!("{digest}  -\n"), "{name}");
+        }
+    }
+}
+
+#[test]
+fn an_archive_that_is_kept_has_one_line_where_it_is_and_its_files_where_they_come_from() {
+    let dir = scratch();
+    let (tree, dest, out) = (dir.path().join("tree"), dir.path().join("tree.tar"), dir.path().join("out"));
+    small(&tree, 4);
+    write(&dest, "");
+    fs::create_dir(&out).unwrap();
+    moved(&tree, &dest, &out, 0);
+    assert_eq!(read(&out.join("sent")).into_iter().collect::<BTreeMap<_, _>>(), hashed(&tree));
+    let digest = blake3::hash(&fs::read(&dest).unwrap()).to_string();
+    assert_eq!(read(&out.join("received")), [(b"tree.tar".to_vec(), digest)]);
+}
+
+#[test]
+fn there_is_no_manifest_of_what_did_not_arrive() {
+    let dir = scratch();
+    let out = dir.path().join("out");
+    fs::create_dir(&out).unwrap();
+    write(out.join("received"), "of an earlier transfer");
+    let args = |name: &str| ["--manifest".to_owned(), out.join(name).to_str().unwrap().to_owned()];
+    let with = |run: Run, name: &str| run.args(&args(name).each_ref().map(String::as_str));
+    let receiver = with(recv(dir.path().join("dest")), "received").start();
+    let mut sender = with(send("-", receiver.port()), "sent").stdin(Stdio::piped()).start();
+    let mut stdin = sender.take_stdin();
+    stdin.write_all(&[7; 5 << 20]).unwrap();
+    receiver.says("connected");
+    receiver.signal(Signal::TERM);
+    receiver.wait().expect(7);
+    drop(stdin);
+    sender.wait().expect(7);
+    assert_eq!(fs::read_dir(&out).unwrap().count(), 1, "no manifest, nothing temporary");
+    assert_eq!(fs::read_to_string(out.join("received")).unwrap(), "of an earlier transfer");
+}
+
+#[test]
+fn a_manifest_inside_what_is_moved_is_refused_before_anything_begins() {
+    let dir = scratch();
+    let (tree, dest) = (dir.path().join("tree"), dir.path().join("dest"));
+    write(tree.join("a"), "a");
+    fs::create_dir(&dest).unwrap();
+    let inside = |path: &Path| path.join("m").to_str().unwrap().to_owned();
+    let refused = send(&tree, 9).args(&["--manifest", &inside(&tree)]).outcome();
+    refused.expect(2).tells("which is what is moved");
+    let refused = recv(&dest).args(&["--manifest", &inside(&dest)]).outcome();
+    refused.expect(2).tells("which is what is moved");
+    let refused =
+        recv(dir.path().join("new")).args(&["--manifest", dir.path().join("new").to_str().unwrap()]).outcome();
+    refused.expect(2).tells("which is what is moved");
+    assert_eq!(fs::read_dir(&tree).unwrap().count() + fs::read_dir(&dest).unwrap().count(), 1, "nothing is left");
+}
