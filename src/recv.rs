@@ -594,7 +594,8 @@ impl Conductor<'_> {
         Ok((finish, end))
     }
 
-    /// After Commit: until the sender has confirmed it, or is gone. Durable is durable, whatever the sender knows.
+    /// After Commit: until the sender has confirmed it and one link has ended in goodbyes, or the sender is gone. Durable
+    /// is durable, whatever the sender knows.
     async fn until_bye(&mut self, inbox: &mut UnboundedReceiver<LinkEvent>, callers: &mut UnboundedReceiver<Caller>) {
         let mut patience = Instant::now() + limits::PEER_GONE;
         let mut confirmed = false;
@@ -605,6 +606,7 @@ impl Conductor<'_> {
                         confirmed = true;
                         patience = Instant::now() + limits::DRAIN;
                     }
+                    LinkEvent::Down { ended, .. } if confirmed && ended == Ended::over() => break,
                     event => drop(self.count(event)),
                 },
                 Some(caller) = callers.recv() => self.admit(caller),

@@ -32,12 +32,12 @@ use crate::link::handshake::{self, HandshakeError};
 use crate::link::send_link::{self, SendSession};
 use crate::link::socket::Route;
 use crate::link::watch::{self, Interrupts, Watch};
-use crate::link::{Alarm, Clock, LinkEvent, describe_io};
+use crate::link::{Alarm, Clock, Ended, LinkEvent, describe_io};
 use crate::manifest::{Draft, Pen};
 use crate::options::{LinkSpec, Schedule, SendOptions, Sources};
 use crate::report::{Event, ManifestReport, Report};
 use crate::source::{self, ChunkLines, FillScratch, NoteSink, Planned, Recorder, SourceEnd};
-use crate::stats::{Phase, Stats};
+use crate::stats::{LinkStats, Phase, Stats};
 use crate::wire::{self, Address, Commit, Control, Handshake, Layout, Offer, WireError};
 
 /// Send what `options` say. Returns once everything is durable and verified on the receiver, or with the reason why
@@ -156,7 +156,7 @@ async fn converse(
             Ok((commit, totals))
         }
         Err(error) => {
-            if !matches!(error, Error::Peer { .. } | Error::Network(_)) {
+            if !matches!(error, Error::Peer { .. }) {
                 let reason = error.reason();
                 session.last_words().abort = Some((error.exit_code(), reason));
             }
@@ -166,8 +166,8 @@ async fn converse(
     stages.pool.close();
     session.bells.ring_all();
     let elapsed = began.elapsed();
-    if conductor.watch.connections() > 0 && session.is_over() {
-        let _ = timeout(limits::DRAIN, conductor.until_all_down(&mut inbox)).await;
+    if session.is_over() {
+        let _ = timeout(limits::DRAIN, conductor.until_told(&mut inbox)).await;
     }
     let (commit, mut totals) = outcome?;
     // only now: there is no manifest of what did not arrive
@@ -184,7 +184,7 @@ async fn agree(options: &SendOptions, session: SessionId, offer: Offer) -> Resul
     let (mut stream, route, control_only) = loop {
         match reach(options).await {
             Ok(reached) => break reached,
-            Err(unreached) if unreached.refused && Instant::now() < deadline => {
+            Err(unreached) if unreached.refused > 0 && Instant::now() < deadline => {
                 sleep(limits::REDIAL_MIN * 2).await;
             }
             Err(unreached) => {
@@ -249,7 +249,7 @@ async fn reach(options: &SendOptions) -> Result<(TcpStream, Route, bool), dial::
         Ok(hosts) => hosts,
         Err(e) => {
             let tried = vec![(escape(options.host.as_bytes()), describe_io(&e))];
-            return Err(dial::Unreached { tried, refused: false });
+            return Err(dial::Unreached { tried, refused: 0 });
         }
     };
     if options.links.is_empty() {
@@ -292,6 +292,8 @@ struct Fleet {
     streams: u16,
     /// What is kept up, as pairs of our address and the receiver's.
     kept: Vec<(IpAddr, IpAddr)>,
+    /// A first connection that is none of the links by hand, so that it carries no chunks.
+    control: Option<LinkId>,
     /// Links by hand are all there will be.
     by_hand: bool,
     /// Where the receiver can be reached, as it says itself.
@@ -309,16 +311,16 @@ impl Fleet {
             kept: Vec::new(),
             by_hand: !options.links.is_empty(),
             addresses: agreed.addresses,
+            control: None,
         };
         let ours = agreed.stream.local_addr().map_or(agreed.peer.ip(), |a| a.ip());
         let theirs = agreed.peer.ip();
         let mut connection = Some((LinkId(0), agreed.stream));
         if fleet.by_hand {
             let locals = discover::locals().unwrap_or_default();
-            let Route { device, remote: host, .. } = &agreed.candidate.routes[0];
-            for candidate in dial::candidates_by_hand(&options.links, &locals, &fleet.addresses, *host) {
-                let same = |r: &Route| r.joins(ours, theirs) || (r.device.is_some() && r.device == *device);
-                let is_first = !agreed.control_only && candidate.routes.iter().any(same);
+            let host = agreed.candidate.routes[0].remote;
+            for candidate in dial::candidates_by_hand(&options.links, &locals, &fleet.addresses, host) {
+                let is_first = !agreed.control_only && candidate.routes.iter().any(|r| r.joins(ours, theirs));
                 let first = if is_first { connection.take() } else { None };
                 fleet.keep(candidate, first);
             }
@@ -329,7 +331,9 @@ impl Fleet {
         }
         if let Some((link, stream)) = connection {
             let session = session.clone();
-            let stats = session.stats.link(&agreed.candidate.name);
+            // it carries nothing worth a line in a report
+            let stats = Arc::new(LinkStats { name: agreed.candidate.name, ..LinkStats::default() });
+            fleet.control = Some(link);
             tokio::task::spawn_local(async move { send_link::run(&session, link, stats, stream, true).await });
         }
         fleet
@@ -527,6 +531,8 @@ impl Conductor<'_> {
     fn handle(&mut self, event: LinkEvent) -> Result<Option<Commit>, Error> {
         let tell = &self.options.observer;
         match event {
+            LinkEvent::Up { link, .. } if self.fleet.control == Some(link) => {}
+            LinkEvent::Down { link, .. } if self.fleet.control == Some(link) => self.fleet.control = None,
             LinkEvent::Up { stats, .. } => {
                 let again = self.watch.up(&stats.name);
                 tell(Event::LinkUp { name: stats.name.clone(), again });
@@ -584,7 +590,7 @@ impl Conductor<'_> {
 
     fn lost(&self) -> Error {
         let reasons = self.watch.reasons();
-        let unknown = if self.session.last_words().finish.is_some() {
+        let unknown = if self.session.flow().all_sent() {
             "; everything was sent, but the receiver did not confirm it: outcome unknown, run again"
         } else {
             ""
@@ -601,10 +607,13 @@ impl Conductor<'_> {
         format!("{} bytes acknowledged", stats.stream_done.load(Relaxed))
     }
 
-    async fn until_all_down(&mut self, inbox: &mut UnboundedReceiver<LinkEvent>) {
-        while self.watch.connections() > 0 {
+    /// Until the receiver has certainly heard the last word: one link has ended in goodbyes, or none is left.
+    async fn until_told(&mut self, inbox: &mut UnboundedReceiver<LinkEvent>) {
+        while self.watch.connections() > 0 || self.fleet.control.is_some() {
             let Some(event) = inbox.recv().await else { return };
             match event {
+                LinkEvent::Down { ended, .. } if ended == Ended::over() => return,
+                LinkEvent::Down { link, .. } if self.fleet.control == Some(link) => self.fleet.control = None,
                 LinkEvent::Up { stats, .. } => drop(self.watch.up(&stats.name)),
                 LinkEvent::Down { stats, ended, .. } => self.watch.down(&stats.name, &ended, Instant::now()),
                 _ => {}

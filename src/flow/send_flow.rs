@@ -242,6 +242,11 @@ impl<P: Clone> SendFlow<P> {
         self.chunks == Some(self.acked)
     }
 
+    /// Whether the source has ended and every chunk was sent at least once.
+    pub fn all_sent(&self) -> bool {
+        self.chunks == Some(self.unsent)
+    }
+
     /// Chunks below it may be sent.
     pub fn credit(&self) -> u64 {
         self.credit

@@ -25,8 +25,8 @@ use crate::wire::{Address, Control, Handshake};
 pub struct Unreached {
     /// In words, one address after the other.
     pub tried: Vec<(String, String)>,
-    /// Every address refused, so that a listener may still come up.
-    pub refused: bool,
+    /// How many of them refused, so that a listener may still come up.
+    pub refused: usize,
 }
 
 impl Unreached {
@@ -36,7 +36,7 @@ impl Unreached {
             [(_, why)] => why.clone(),
             tried => tried.iter().map(|(addr, why)| format!("{addr}: {why}")).collect::<Vec<_>>().join(", "),
         };
-        if self.refused { Ended::by_peer(reason) } else { Ended::lost(reason) }
+        if self.refused == self.tried.len() { Ended::by_peer(reason) } else { Ended::lost(reason) }
     }
 }
 
@@ -45,14 +45,13 @@ impl Unreached {
 pub async fn first_of(routes: Vec<Route>) -> Result<(TcpStream, Route), Unreached> {
     let mut attempts = JoinSet::new();
     let mut waiting = routes.into_iter();
-    let mut failed = Unreached { tried: Vec::new(), refused: true };
+    let mut failed = Unreached { tried: Vec::new(), refused: 0 };
     loop {
         let next = waiting.next();
         let more = next.is_some();
         if let Some(route) = next {
             attempts.spawn(async move { (socket::connect(&route).await, route) });
         } else if attempts.is_empty() {
-            failed.refused &= !failed.tried.is_empty();
             return Err(failed);
         }
         let stagger = Instant::now() + limits::CONNECT_STAGGER;
@@ -60,7 +59,7 @@ pub async fn first_of(routes: Vec<Route>) -> Result<(TcpStream, Route), Unreache
             Some(done) = attempts.join_next() => match done {
                 Ok((Ok(stream), route)) => return Ok((stream, route)),
                 Ok((Err(e), route)) => {
-                    failed.refused &= e.kind() == std::io::ErrorKind::ConnectionRefused;
+                    failed.refused += usize::from(e.kind() == std::io::ErrorKind::ConnectionRefused);
                     failed.tried.push((tried_name(&route), describe_io(&e)));
                 }
                 Err(e) => failed.tried.push(("?".into(), e.to_string())),

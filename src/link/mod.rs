@@ -76,27 +76,40 @@ pub struct Ended {
     pub for_good: bool,
     /// Bytes were changed on the way.
     pub damaged: bool,
+    /// How long it had brought nothing by then, if that is why.
+    pub silent_for: Duration,
 }
 
 impl Ended {
     /// Closed by the peer.
     pub fn by_peer(reason: impl Into<String>) -> Ended {
-        Ended { reason: reason.into(), by_peer: true, for_good: false, damaged: false }
+        Ended { by_peer: true, ..Ended::lost(reason) }
+    }
+
+    /// Both sides have said goodbye.
+    pub fn over() -> Ended {
+        Ended::by_peer("the session is over")
     }
 
     /// Lost on the way.
     pub fn lost(reason: impl Into<String>) -> Ended {
-        Ended { reason: reason.into(), by_peer: false, for_good: false, damaged: false }
+        let (by_peer, for_good, damaged) = (false, false, false);
+        Ended { reason: reason.into(), by_peer, for_good, damaged, silent_for: Duration::ZERO }
+    }
+
+    /// It brought nothing for that long.
+    pub fn silent(silent_for: Duration) -> Ended {
+        Ended { silent_for, ..Ended::lost(format!("silent for {} s", silent_for.as_secs())) }
     }
 
     /// Ended since its bytes make no sense.
     pub fn damaged(reason: impl Into<String>) -> Ended {
-        Ended { reason: reason.into(), by_peer: false, for_good: false, damaged: true }
+        Ended { damaged: true, ..Ended::lost(reason) }
     }
 
     /// Given up.
     pub fn for_good(reason: impl Into<String>) -> Ended {
-        Ended { reason: reason.into(), by_peer: false, for_good: true, damaged: false }
+        Ended { for_good: true, ..Ended::lost(reason) }
     }
 
     /// Given up since it damages what it carries.

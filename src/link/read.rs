@@ -45,7 +45,7 @@ impl Pulse {
             let deadline = self.heard.get() + limits::IDLE_TIMEOUT;
             sleep_until(deadline).await;
             if self.heard.get() + limits::IDLE_TIMEOUT <= Instant::now() {
-                return Ended::lost(format!("silent for {} s", limits::IDLE_TIMEOUT.as_secs()));
+                return Ended::silent(limits::IDLE_TIMEOUT);
             }
         }
     }

@@ -325,7 +325,7 @@ impl RecvLink<'_> {
                 self.session.tell(LinkEvent::Control(Control::Bye));
                 let _ = rustix::net::shutdown(self.stream, rustix::net::Shutdown::Write);
                 let _ = timeout(limits::DRAIN, read::drain(self.stream, self.pulse)).await;
-                return Some(Ended::by_peer("the session is over"));
+                return Some(Ended::over());
             }
             Control::Ack(_) | Control::Commit(_) | Control::Links(_) => {
                 self.violation("it sent a receiver's frame to the receiver".into());

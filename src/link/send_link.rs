@@ -212,7 +212,7 @@ impl SendLink<'_> {
                     }
                     let _ = rustix::net::shutdown(self.stream, rustix::net::Shutdown::Write);
                     let _ = timeout(limits::DRAIN, read::drain(self.stream, self.pulse)).await;
-                    return Ok(Ended::by_peer("the session is over"));
+                    return Ok(Ended::over());
                 }
             }
             self.bell.will_wait();
@@ -236,7 +236,7 @@ impl SendLink<'_> {
                             tokio::select! {
                                 biased;
                                 done = write::rest(self.stream, self.pulse, &header, payload, sent) => done?,
-                                () = self.is_useless() => return Ok(Ended::by_peer("the session is over")),
+                                () = self.is_useless() => return Ok(Ended::lost("the session is over without it")),
                             }
                             self.count(&take.why, header.len() + payload.len());
                             // links take turns even where sockets never fill

@@ -20,7 +20,7 @@ use crate::limits;
 pub struct Watch {
     timeout: Duration,
     links: BTreeMap<String, Link>,
-    /// Since when no link is up.
+    /// Since when no link is up, or brings anything.
     none_since: Option<Instant>,
     /// Since when no link is up and every one was closed by the peer.
     gone_since: Option<Instant>,
@@ -60,7 +60,7 @@ impl Watch {
         let news = link.ended.as_ref().is_none_or(|old| old.reason != ended.reason);
         link.ended = Some(ended.clone());
         if self.connections() == 0 {
-            self.none_since.get_or_insert(now);
+            self.none_since.get_or_insert(now.checked_sub(ended.silent_for).unwrap_or(now));
             if self.links.values().all(|l| l.ended.as_ref().is_none_or(|e| e.by_peer || e.for_good)) {
                 self.gone_since.get_or_insert(now);
             } else {
@@ -168,6 +168,18 @@ mod tests {
         assert_eq!(watch.deadline(), Some(later + limits::PEER_GONE));
         assert!(watch.up("a"), "a is back");
         assert_eq!(watch.deadline(), None);
+    }
+
+    #[test]
+    fn the_time_without_links_begins_with_their_silence() {
+        let start = Instant::now();
+        let mut watch = Watch::new(TIMEOUT, start);
+        watch.up("a");
+        let later = start + limits::IDLE_TIMEOUT;
+        watch.down("a", &Ended::silent(limits::IDLE_TIMEOUT), later);
+        assert_eq!(watch.deadline(), Some(start + TIMEOUT));
+        watch.unreachable("a", &Ended::lost("no answer"), later + limits::CONNECT_TIMEOUT);
+        assert_eq!(watch.deadline(), Some(start + TIMEOUT));
     }
 
     #[test]
