@@ -11,7 +11,8 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::ends::{BLAST, End, Outcome, Run, recv, scratch, send, transfer};
-use crate::trees::{assert_same, random_bytes, write};
+use crate::relay::Relay;
+use crate::trees::{assert_same, depth_first, random_bytes, write};
 
 /// An end must follow the last byte this soon; the machine may be busy.
 const SOON: Duration = Duration::from_secs(5);
@@ -81,6 +82,25 @@ fn a_signal_to_either_end_is_a_failure_of_both_and_says_how_far_it_had_come() {
                 end.tells(name);
             }
         }
+    }
+}
+
+#[test]
+fn an_interrupted_receiver_leaves_nothing_under_a_temporary_name() {
+    for (src, dest) in [("s", "tree"), ("s/0", "raw")] {
+        let dir = scratch();
+        write(dir.path().join("s/0"), random_bytes(1, 64 << 20));
+        fs::create_dir(dir.path().join("into")).unwrap();
+        let receiver = recv(dir.path().join("into").join(dest)).start();
+        // Cut off in the middle, and for good.
+        let relay = Relay::start(&[[127, 0, 0, 1].into()], receiver.port(), |passing, _| passing.total < 20 << 20);
+        let sender = send(dir.path().join(src), relay.port).start();
+        receiver.says("is down");
+        receiver.signal(Signal::INT);
+        receiver.wait_within(SOON).expect(7).claims_nothing();
+        drop(sender);
+        let left: Vec<_> = depth_first(&dir.path().join("into")).into_iter().filter(|p| p.is_file()).collect();
+        assert!(left.is_empty(), "{left:?}");
     }
 }
 

@@ -2,10 +2,11 @@
 //! by a listing of our own; also what GNU tar and bsdtar make of the archive that `recv -` writes.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::ends::{is_root, recv, scratch, send, transfer};
+use crate::ends::{Run, is_root, recv, scratch, send, transfer};
 use crate::trees::{
     Set, assert_listed, assert_same, list, random_bytes, set_mode, set_mtime, set_owner, small, spread_mtimes, write,
 };
@@ -191,6 +192,57 @@ fn a_tree_arrives_on_a_disk_as_it_does_in_memory() {
     nasty(&source);
     transfer(&source, disk.path().join("d"), &[]);
     assert_same(disk.path().join("d"), &source);
+}
+
+#[test]
+fn a_time_that_the_disk_cannot_hold_is_told_and_ends_nothing() {
+    let (dir, disk) = (scratch(), tempfile::tempdir().unwrap());
+    let far = 1 << 35;
+    write(dir.path().join("s/f"), b"from the future");
+    write(dir.path().join("s/g"), b"");
+    set_mtime(dir.path().join("s/f"), far, 0);
+    let mtime = |path: &Path| rustix::fs::stat(path).unwrap().st_mtime;
+    write(disk.path().join("probe"), b"");
+    set_mtime(disk.path().join("probe"), far, 0);
+    if mtime(&dir.path().join("s/f")) != far || mtime(&disk.path().join("probe")) == far {
+        eprintln!("SKIPPED: the two file systems here hold the same times");
+        return;
+    }
+    let receiver = recv(disk.path().join("d")).start();
+    let sender = send(dir.path().join("s"), receiver.port()).outcome();
+    for end in [sender, receiver.wait()] {
+        end.expect(1).tells("f: the file system cannot hold the time 34359738368 s");
+    }
+    assert_eq!(fs::read(disk.path().join("d/f")).unwrap(), b"from the future");
+}
+
+#[test]
+fn a_receiver_that_may_not_give_files_away_says_so_once_and_takes_the_rest() {
+    if !is_root("files of others") {
+        return;
+    }
+    let dir = scratch();
+    let set = Set(dir.path());
+    for i in 0..100 {
+        set_owner(set.file(format!("s/{i}"), format!("{i}")), 1000 + i, 42);
+    }
+    set.symlink("x", "s/link");
+    let nobody = 65_534;
+    let copy = set.path("blast");
+    fs::copy(crate::ends::BLAST, &copy).unwrap();
+    set_mode(&copy, 0o755);
+    set_mode(dir.path(), 0o777);
+    let mut command = Command::new(copy);
+    command.uid(nobody).gid(nobody).current_dir("/");
+    let receiver = Run::of("recv", command, &["recv", "--port", "0"]).last(set.path("d")).start();
+    let sender = send(set.path("s"), receiver.port()).outcome();
+    let (mut is, mut should) = (list(set.path("d")), list(set.path("s")));
+    for end in [sender, receiver.wait()] {
+        end.expect(0).tells("owners not set: 102 entries");
+        assert_eq!(end.report().matches("owner").count(), 1, "{end:?}");
+    }
+    is.values_mut().chain(should.values_mut()).for_each(|item| item.owner = (0, 0));
+    assert_listed(&is, &should);
 }
 
 #[test]
