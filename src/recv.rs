@@ -458,6 +458,8 @@ struct Peer {
     chunks_before: u64,
     /// Ends it.
     go: Arc<Notify>,
+    /// It was told to go.
+    leaving: bool,
 }
 
 impl Conductor<'_> {
@@ -468,7 +470,8 @@ impl Conductor<'_> {
         self.joined.insert(link);
         let go = Arc::new(Notify::new());
         let ip = discover::canonical(peer.ip());
-        self.peers.push(Peer { link, ip, chunks_before: stats.chunks.load(Relaxed), go: go.clone() });
+        let chunks_before = stats.chunks.load(Relaxed);
+        self.peers.push(Peer { link, ip, chunks_before, go: go.clone(), leaving: false });
         tokio::task::spawn_local(async move {
             if let Some(answer) = answer
                 && handshake::say(&mut stream, &answer, &session.key).await.is_err()
@@ -629,15 +632,25 @@ impl Conductor<'_> {
         let mut told = self.watch.connections() > 0;
         while !told || self.watch.connections() > 0 {
             tokio::select! {
-                Some(event) = inbox.recv() => drop(self.count(event)),
-                Some(caller) = callers.recv() => {
-                    turn_away(caller, error.exit_code(), &error.reason());
-                    // the answer is on its way; a moment for it, then this process may end
-                    told = true;
-                    tokio::time::sleep(limits::REDIAL_MIN).await;
+                Some(event) = inbox.recv() => {
+                    drop(self.count(event));
+                    told |= self.watch.connections() > 0;
                 }
+                Some(caller) = callers.recv() => match caller.message {
+                    // A refusal would be about this one link; on a link that is up the first word is Abort.
+                    Handshake::Join { session, link, nonce } if self.may_join(session, link) => {
+                        let joined = Handshake::Joined { session, link, nonce };
+                        self.start_link(link, caller.stream, caller.peer, Some(joined));
+                    }
+                    _ => turn_away(caller, error.exit_code(), &error.reason()),
+                },
             }
         }
+    }
+
+    /// Whether a link of that id could be one of this session.
+    fn may_join(&self, session: SessionId, link: LinkId) -> bool {
+        session == self.session.session && !self.joined.contains(&link) && self.watch.connections() < limits::LINKS_MAX
     }
 
     /// Decide about a caller once the session runs.
@@ -649,7 +662,7 @@ impl Conductor<'_> {
                 if strikes >= limits::CORRUPT_IN_A_ROW_MAX {
                     return turn_away(caller, ExitCode::Verification, "this link damaged too much in a row");
                 }
-                if self.joined.contains(&link) || self.watch.connections() >= limits::LINKS_MAX {
+                if !self.may_join(session, link) {
                     return turn_away(caller, ExitCode::Network, "this link has joined before, or there are too many");
                 }
                 let joined = Handshake::Joined { session, link, nonce };
@@ -682,11 +695,12 @@ impl Conductor<'_> {
                 Ok(())
             }
             Some(LinkEvent::Hopeless { link }) => {
-                if self.watch.connections() <= 1 {
+                if self.peers.iter().all(|p| p.link == link || p.leaving) {
                     let text = "the only link that is left damages every chunk";
                     return Err(Error::Verification(format!("{text}; {}", self.progress())));
                 }
-                if let Some(peer) = self.peers.iter().find(|p| p.link == link) {
+                if let Some(peer) = self.peers.iter_mut().find(|p| p.link == link) {
+                    peer.leaving = true;
                     peer.go.notify_one();
                 }
                 Ok(())
