@@ -21,7 +21,7 @@ use crate::trees::{list, random_bytes, small, write};
 const SURVIVES: Duration = Duration::from_secs(15);
 
 /// How many go on at once; nearly all of their time is waiting.
-const AT_ONCE: usize = 10;
+const AT_ONCE: usize = 20;
 
 fn from_env(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().map_or(default, |n| n.parse().unwrap_or_else(|_| panic!("{name} is no number")))
