@@ -37,7 +37,7 @@ use crate::manifest::Draft;
 use crate::options::{Destination, RecvOptions};
 use crate::report::{Event, ManifestReport, Note, Notes, Report};
 use crate::sink::{self, Prepared, Sink, SinkEnd};
-use crate::stats::{Phase, Stats};
+use crate::stats::{Lap, Phase, Stage, Stats, Stopwatch};
 use crate::wire::{self, Address, Commit, Control, Finish, Handshake, Layout, Offer, WireError};
 
 /// Receive what a sender brings. Returns once everything is durable and verified, or with the reason why not; `stats`
@@ -130,6 +130,7 @@ async fn converse(
         return Err(Error::Network(format!("the sender at {} left during the handshake: {e}", peer_name(peer))));
     }
     (options.observer)(Event::Connected { peer });
+    stats.begin();
     stats.enter(Phase::Moving);
 
     let (events, mut inbox) = mpsc::unbounded_channel();
@@ -347,15 +348,18 @@ impl Stages {
         let release = release_hook(&session, window);
         for i in 0..worker_count() {
             let (arrivals, out) = (arrivals.clone(), out.clone());
+            let [verify, decompress] = [Stage::Verify, Stage::Decompress].map(|stage| session.stats.watch(stage));
             let (session, transfer, release) = (Arc::downgrade(&session), transfer.clone(), release.clone());
             thread::Builder::new()
                 .name(format!("open-{i}"))
                 .spawn(move || {
-                    let mut opener = Opener::new();
+                    let mut worker = Worker { opener: Opener::new(), lap: Lap::start(), verify, decompress };
                     for arrived in arrivals {
+                        worker.lap.book(&worker.verify.wait_in);
                         let Some(session) = session.upgrade() else { return };
                         let _alarm = Alarm::new(&session.events);
-                        open_and_deliver(arrived, &mut opener, &session, &transfer, &release, &out);
+                        open_and_deliver(arrived, &mut worker, &session, &transfer, &release, &out);
+                        worker.lap.book(&worker.verify.wait_out);
                     }
                 })
                 .map_err(|e| Error::Bug(format!("cannot start a thread: {}", describe_io(&e))))?;
@@ -379,16 +383,26 @@ fn release_hook(session: &Arc<RecvSession>, window: u32) -> Arc<dyn Fn() + Send 
     })
 }
 
+/// What each opening thread has for itself.
+struct Worker {
+    opener: Opener,
+    lap: Lap,
+    verify: Arc<Stopwatch>,
+    decompress: Arc<Stopwatch>,
+}
+
 fn open_and_deliver(
     arrived: Arrived,
-    opener: &mut Opener,
+    worker: &mut Worker,
     session: &RecvSession,
     transfer: &Mutex<TransferDigest>,
     release: &Arc<dyn Fn() + Send + Sync>,
     out: &Mutex<crossbeam_channel::Sender<Chunk>>,
 ) {
     let Arrived { link, index, head, buf, stats } = arrived;
-    match opener.open(&head, buf) {
+    let opened = worker.opener.open(&head, buf);
+    worker.lap.split(&worker.verify.busy, worker.opener.take_decompressed_for(), &worker.decompress.busy);
+    match opened {
         Ok(chunk) => {
             stats.chunks.fetch_add(1, Relaxed);
             let verdict = session.flow().verified(session.session, link, index, head.seq, chunk);
@@ -796,6 +810,8 @@ impl Conductor<'_> {
             links: self.session.stats.links().iter().map(|l| l.report()).collect(),
             source_notes,
             sink_notes: end.notes,
+            sender_stages: Vec::new(),
+            receiver_stages: self.session.stats.stages(Stage::Receive),
             empty_stdin: false,
         }
     }

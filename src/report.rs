@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::error::ExitCode;
 use crate::ids::Digest;
+use crate::stats::StageTimes;
 
 /// What happened to one entry. The numbers are the wire's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord, Hash)]
@@ -120,6 +121,24 @@ pub struct LinkReport {
     pub outages: u64,
     /// Why it died last.
     pub last_error: Option<String>,
+    /// Moving chunks' bytes to or from its sockets.
+    pub busy: Duration,
+    /// In the middle of a chunk, without room in its sockets (sender) or bytes from them (receiver).
+    pub network: Duration,
+    /// Up without a chunk: none was sealed (sender), or none came (receiver).
+    pub idle: Duration,
+    /// Up without credit for the next chunk (sender) or a buffer for it (receiver).
+    pub held: Duration,
+}
+
+impl LinkReport {
+    /// The part of its time that it had a chunk in hand, 0 to 1; `None` if it was never up. A link that is as fast as it
+    /// can be has one all the time.
+    pub fn used(&self) -> Option<f64> {
+        let used = self.busy.as_secs_f64() + self.network.as_secs_f64();
+        let all = used + self.idle.as_secs_f64() + self.held.as_secs_f64();
+        (all > 0.0).then(|| used / all)
+    }
 }
 
 /// What came of a transfer, for both ends.
@@ -145,6 +164,10 @@ pub struct Report {
     pub source_notes: Notes,
     /// What the receiver noted.
     pub sink_notes: Notes,
+    /// Where the sender's time went; empty on the receiver, which is not told.
+    pub sender_stages: Vec<StageTimes>,
+    /// Where the receiver's time went.
+    pub receiver_stages: Vec<StageTimes>,
     /// True if standard input brought no byte at all.
     pub empty_stdin: bool,
     /// The manifest, if one was asked for.

@@ -37,7 +37,7 @@ use crate::manifest::{Draft, Pen};
 use crate::options::{LinkSpec, Schedule, SendOptions, Sources};
 use crate::report::{Event, ManifestReport, Report};
 use crate::source::{self, ChunkLines, FillScratch, NoteSink, Planned, Recorder, SourceEnd};
-use crate::stats::{LinkStats, Phase, Stats};
+use crate::stats::{Lap, LinkStats, Phase, Stage, Stats};
 use crate::wire::{self, Address, Commit, Control, Handshake, Layout, Offer, WireError};
 
 /// Send what `options` say. Returns once everything is durable and verified on the receiver, or with the reason why
@@ -121,6 +121,7 @@ async fn converse(
     };
     let began = Instant::now();
     (options.observer)(Event::Connected { peer: agreed.peer });
+    stats.begin();
     stats.enter(Phase::Moving);
 
     let (events, mut inbox) = mpsc::unbounded_channel();
@@ -462,9 +463,14 @@ fn fill_and_seal(
 ) {
     let _alarm = Alarm::new(&session.events);
     let mut scratch = FillScratch::default();
+    let [fill, hash, compress] = [Stage::Fill, Stage::Hash, Stage::Compress].map(|stage| session.stats.watch(stage));
+    let mut lap = Lap::start();
     for planned in planned {
+        lap.book(&fill.wait_in);
         let filled = planned.fill(&mut scratch);
+        lap.book(&fill.busy);
         let sealed = sealer.seal(filled.seq, filled.kind, filled.len, filled.buf);
+        lap.split(&hash.busy, sealer.take_compressed_for(), &compress.busy);
         let head = sealed.head;
         {
             let mut folded = folded.lock().expect("a panicking worker ends the session");
@@ -484,6 +490,7 @@ fn fill_and_seal(
         }
         session.flow().sealed(session.session, head.seq, Arc::new(sealed));
         session.bells.ring_one();
+        lap.book(&hash.wait_out);
     }
 }
 
@@ -662,6 +669,8 @@ fn report(
         links: session.stats.links().iter().map(|l| l.report()).collect(),
         source_notes,
         sink_notes,
+        sender_stages: session.stats.stages(Stage::Send),
+        receiver_stages: Vec::new(),
         empty_stdin: totals.is_stdin && totals.end.stream_bytes == 0,
     }
 }

@@ -1,7 +1,14 @@
-//! Counters that stages add to and the progress display reads. Plain atomics; nobody waits on them.
+//! Counters and stopwatches that stages add to, and the progress display and the report read. Plain atomics; nobody
+//! waits on them.
+
+mod stage;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use stage::Usage;
+pub use stage::{Lap, Stage, StageTimes, Stopwatch, Tally, timed};
 
 use crate::report::LinkReport;
 
@@ -36,6 +43,9 @@ pub struct Stats {
     pub stream_done: AtomicU64,
     phase: AtomicU8,
     links: Mutex<Vec<Arc<LinkStats>>>,
+    stages: Mutex<Vec<(Stage, Arc<Stopwatch>)>>,
+    /// CPU time when the transfer began.
+    began: Mutex<Usage>,
 }
 
 /// Counters of one link.
@@ -59,6 +69,21 @@ pub struct LinkStats {
     pub outages: AtomicU64,
     /// See [`LinkReport::last_error`].
     pub last_error: Mutex<Option<String>>,
+    /// How its connections spend their time.
+    pub times: LinkWatch,
+}
+
+/// How the connections of one link spend their time while they are up, summed over them.
+#[derive(Default, Debug)]
+pub struct LinkWatch {
+    /// Moving a chunk's bytes to or from the socket.
+    pub busy: Tally,
+    /// In the middle of a chunk, with no room in the socket (sender) or no bytes from it (receiver).
+    pub network: Tally,
+    /// Without a chunk: none is sealed (sender), or none comes (receiver).
+    pub idle: Tally,
+    /// Without credit for the next chunk (sender) or a buffer for it (receiver).
+    pub held: Tally,
 }
 
 impl Stats {
@@ -88,6 +113,53 @@ impl Stats {
         link
     }
 
+    /// The transfer begins: what CPU time is used counts from now on.
+    pub fn begin(&self) {
+        *self.began.lock().expect("no thread panics while it holds this lock") = Usage::now();
+    }
+
+    /// A stopwatch for one more thread at a stage.
+    pub fn watch(&self, stage: Stage) -> Arc<Stopwatch> {
+        let watch = Arc::new(Stopwatch::default());
+        self.stages.lock().expect("no thread panics while it holds this lock").push((stage, watch.clone()));
+        watch
+    }
+
+    /// What the stopwatches have come to, each stage that had a thread once, in the order of [`Stage::ALL`]. `links` is
+    /// the stage that this side's links are.
+    pub fn stages(&self, links: Stage) -> Vec<StageTimes> {
+        let mut all: Vec<StageTimes> = Vec::new();
+        let mut add = |stage: Stage, busy: Duration, wait_in: Duration, wait_out: Duration| {
+            let at = all.iter().position(|t| t.stage == stage).unwrap_or_else(|| {
+                let zero = Duration::ZERO;
+                let none = StageTimes { stage, threads: 0, busy: zero, wait_in: zero, wait_out: zero, busiest: zero };
+                all.push(none);
+                all.len() - 1
+            });
+            let times = &mut all[at];
+            times.threads = times.threads.saturating_add(1);
+            times.busy += busy;
+            times.wait_in += wait_in;
+            times.wait_out += wait_out;
+            times.busiest = times.busiest.max(busy);
+        };
+        for (stage, watch) in self.stages.lock().expect("no thread panics while it holds this lock").iter() {
+            add(*stage, watch.busy.total(), watch.wait_in.total(), watch.wait_out.total());
+        }
+        for link in self.links() {
+            let LinkWatch { busy, network, idle, held } = &link.times;
+            let (busy, network, idle, held) = (busy.total(), network.total(), idle.total(), held.total());
+            match links {
+                Stage::Send => add(links, busy, idle + held, network),
+                _ => add(links, busy, idle + network, held),
+            }
+        }
+        let began = *self.began.lock().expect("no thread panics while it holds this lock");
+        all.extend(Usage::now().since(began));
+        all.sort_by_key(|times| times.stage);
+        all
+    }
+
     /// All links so far, in the order they came up.
     pub fn links(&self) -> Vec<Arc<LinkStats>> {
         self.links.lock().expect("no thread panics while it holds this lock").clone()
@@ -106,6 +178,50 @@ impl LinkStats {
             corrupt: self.corrupt.load(Relaxed),
             outages: self.outages.load(Relaxed),
             last_error: self.last_error.lock().expect("no thread panics while it holds this lock").clone(),
+            busy: self.times.busy.total(),
+            network: self.times.network.total(),
+            idle: self.times.idle.total(),
+            held: self.times.held.total(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_stage_is_the_sum_of_its_threads_and_links_are_one() {
+        let stats = Stats::default();
+        stats.begin();
+        let second = stats.watch(Stage::Write);
+        let first = stats.watch(Stage::Unpack);
+        second.busy.add(5 * MS);
+        stats.watch(Stage::Write).busy.add(7 * MS);
+        first.wait_in.add(MS);
+        first.wait_out.add(2 * MS);
+        let link = stats.link("a");
+        link.times.busy.add(3 * MS);
+        link.times.network.add(4 * MS);
+        link.times.idle.add(10 * MS);
+        stats.link("b").times.held.add(MS);
+        let times = |stage, threads, [busy, wait_in, wait_out, busiest]: [u32; 4]| StageTimes {
+            stage,
+            threads,
+            busy: busy * MS,
+            wait_in: wait_in * MS,
+            wait_out: wait_out * MS,
+            busiest: busiest * MS,
+        };
+        let all = stats.stages(Stage::Receive);
+        assert_eq!(all[0], times(Stage::Receive, 2, [3, 14, 1, 3]));
+        assert_eq!(all[1], times(Stage::Unpack, 1, [0, 1, 2, 0]));
+        assert_eq!(all[2], times(Stage::Write, 2, [12, 0, 0, 7]));
+        assert_eq!(all[3].stage, Stage::Process);
+        assert!(all.is_sorted_by(|a, b| a.stage < b.stage));
+        let sender = stats.stages(Stage::Send);
+        assert_eq!(sender[0], times(Stage::Send, 2, [3, 11, 4, 3]));
     }
 }

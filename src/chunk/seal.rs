@@ -2,11 +2,13 @@
 //! its codec's context and one scratch buffer, so that no chunk allocates.
 
 use std::io;
+use std::time::Duration;
 
 use zstd::bulk::{Compressor, Decompressor};
 
 use super::{Buf, Chunk, ChunkHead, ChunkKind, Sealed, chunk_digest};
 use crate::ids::Seq;
+use crate::stats::timed;
 
 /// Bytes at the start that are compressed to learn whether the rest is worth it: a sixteenth of a full chunk. A mixed
 /// chunk that begins with a file which does not shrink is sent as it is, though what follows might shrink.
@@ -21,6 +23,8 @@ const GAIN_MIN: usize = 32;
 /// Seals chunks: digest, compress, (encrypt).
 pub struct Sealer {
     compress: Option<Compress>,
+    /// Time spent so, since somebody asked.
+    compressed_for: Duration,
 }
 
 struct Compress {
@@ -33,14 +37,23 @@ struct Compress {
 impl Sealer {
     /// With zstd at that level, or without. zstd clamps levels that it does not have.
     pub fn new(compress: Option<i32>) -> Sealer {
-        Sealer { compress: compress.map(Compress::new) }
+        Sealer { compress: compress.map(Compress::new), compressed_for: Duration::ZERO }
+    }
+
+    /// How long it has compressed since the last call.
+    pub fn take_compressed_for(&mut self) -> Duration {
+        std::mem::take(&mut self.compressed_for)
     }
 
     /// Seal the first `len` bytes of `buf`. Order matters: the digest is of the content, whatever the payload becomes,
     /// and is taken first, while the content is still in the cache of the worker that laid it out.
     pub fn seal(&mut self, seq: Seq, kind: ChunkKind, len: usize, mut buf: Buf) -> Sealed {
         let digest = chunk_digest(kind, &buf[..len]);
-        let compressed = self.compress.as_mut().and_then(|compress| compress.apply(len, &mut buf));
+        let (compressed, time) = match &mut self.compress {
+            Some(compress) => timed(|| compress.apply(len, &mut buf)),
+            None => (None, Duration::ZERO),
+        };
+        self.compressed_for += time;
         // Encryption belongs here: in place over the payload, keyed by session and key phase, nonce from `seq`. This
         // version sends payloads as they are.
         let payload_len = compressed.unwrap_or(len);
@@ -101,22 +114,31 @@ pub struct Opener {
     /// Made when first needed, and again after an error: a context is not used once it has failed.
     zstd: Option<Decompressor<'static>>,
     scratch: Box<[u8]>,
+    /// Time spent so, since somebody asked.
+    decompressed_for: Duration,
 }
 
 impl Opener {
     /// Ready for chunks with and without compression.
     pub fn new() -> Opener {
-        Opener { zstd: None, scratch: Box::default() }
+        Opener { zstd: None, scratch: Box::default(), decompressed_for: Duration::ZERO }
+    }
+
+    /// How long it has decompressed since the last call.
+    pub fn take_decompressed_for(&mut self) -> Duration {
+        std::mem::take(&mut self.decompressed_for)
     }
 
     /// Open the payload at the start of `buf`. On failure the buffer comes back, its bytes worthless. Writes no more
     /// than the announced length, whatever the payload holds.
     pub fn open(&mut self, head: &ChunkHead, mut buf: Buf) -> Result<Chunk, (OpenError, Buf)> {
         // Decryption belongs here, the mirror of encryption in `Sealer::seal`.
-        if head.zstd
-            && let Err(error) = self.decompress(head, &mut buf)
-        {
-            return Err((error, buf));
+        if head.zstd {
+            let (done, time) = timed(|| self.decompress(head, &mut buf));
+            self.decompressed_for += time;
+            if let Err(error) = done {
+                return Err((error, buf));
+            }
         }
         let len = head.content_len as usize;
         if chunk_digest(head.kind, &buf[..len]) != head.digest {

@@ -412,10 +412,13 @@ mod tests {
                     corrupt: 2,
                     outages: 3,
                     last_error: Some("timed out".into()),
+                    ..LinkReport::default()
                 },
             ],
             source_notes: Notes::default(),
             sink_notes: Notes::default(),
+            sender_stages: Vec::new(),
+            receiver_stages: Vec::new(),
             empty_stdin: false,
             manifest: None,
         }

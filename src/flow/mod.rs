@@ -39,7 +39,7 @@ pub use in_flight::InFlight;
 pub use reassembler::Reassembler;
 pub use recv_flow::{Arrival, RecvFlow, Strikes, Verdict};
 pub use scheduler::Scheduler;
-pub use send_flow::{Acked, Poll, SendFlow, Take, Why};
+pub use send_flow::{Acked, Lack, Poll, SendFlow, Take, Why};
 pub use seq_set::SeqSet;
 
 /// Time since the session began. The flow compares and adds; it never asks what time it is.

@@ -82,6 +82,17 @@ pub enum Why {
     Hedge,
 }
 
+/// What keeps the lowest chunk that was never sent from being sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lack {
+    /// There is none; only acknowledgements are outstanding.
+    Nothing,
+    /// It is not sealed yet, or has just been.
+    Chunk,
+    /// The receiver does not allow it yet.
+    Credit,
+}
+
 /// What an ack changed.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Acked {
@@ -247,6 +258,17 @@ impl<P: Clone> SendFlow<P> {
         self.chunks == Some(self.unsent)
     }
 
+    /// What a link that found nothing to send waits for.
+    pub fn lacks(&self) -> Lack {
+        if self.all_sent() {
+            Lack::Nothing
+        } else if self.unsent >= self.credit {
+            Lack::Credit
+        } else {
+            Lack::Chunk
+        }
+    }
+
     /// Chunks below it may be sent.
     pub fn credit(&self) -> u64 {
         self.credit
@@ -350,6 +372,24 @@ mod tests {
             flow.invariants();
         }
         Some((seq.0, why))
+    }
+
+    #[test]
+    fn a_link_without_a_chunk_knows_what_it_waits_for() {
+        let mut flow = SendFlow::new(SESSION, Schedule::Pull);
+        flow.link_up(A);
+        assert_eq!(flow.lacks(), Lack::Credit);
+        flow.handle_ack(&Ack { credit_limit: 2, ..Ack::default() }, ms(0)).unwrap();
+        assert_eq!(flow.lacks(), Lack::Chunk);
+        for n in 0..2 {
+            flow.sealed(SESSION, Seq(n), n);
+            poll(&mut flow, A, ms(0), true);
+        }
+        assert_eq!(flow.lacks(), Lack::Credit);
+        flow.handle_ack(&Ack { next: 1, credit_limit: 9, links: vec![(A, 1)], ..Ack::default() }, ms(1)).unwrap();
+        assert_eq!(flow.lacks(), Lack::Chunk);
+        flow.ended(2);
+        assert_eq!(flow.lacks(), Lack::Nothing, "everything is sent, though not acknowledged");
     }
 
     fn ack(next: u64, above: &[u64], links: &[(LinkId, u64)]) -> Ack {

@@ -6,6 +6,7 @@
 
 use std::cell::Cell;
 use std::io::{self, IoSliceMut};
+use std::time::Duration;
 
 use rustix::io::readv;
 use tokio::io::Interest;
@@ -29,9 +30,11 @@ impl Pulse {
         Pulse { heard: Cell::new(now), spoke: Cell::new(now) }
     }
 
-    /// Bytes were sent.
-    pub fn speak(&self) {
-        self.spoke.set(Instant::now());
+    /// Bytes were sent, just now.
+    pub fn speak(&self) -> Instant {
+        let now = Instant::now();
+        self.spoke.set(now);
+        now
     }
 
     /// When a ping is due unless something else is sent before.
@@ -79,18 +82,26 @@ pub struct FrameReader<'a> {
     key: &'a TagKey,
     header: [u8; HEADER_LEN],
     have: usize,
+    /// How long it waited for bytes since somebody asked.
+    waited: Duration,
 }
 
 impl<'a> FrameReader<'a> {
     /// A reader at the start of a frame.
     pub fn new(stream: &'a TcpStream, pulse: &'a Pulse, key: &'a TagKey) -> FrameReader<'a> {
-        FrameReader { stream, pulse, key, header: [0; HEADER_LEN], have: 0 }
+        FrameReader { stream, pulse, key, header: [0; HEADER_LEN], have: 0, waited: Duration::ZERO }
+    }
+
+    /// How long it waited for bytes since the last call.
+    pub fn take_waited(&mut self) -> Duration {
+        std::mem::take(&mut self.waited)
     }
 
     /// The next frame's header. Its payload must be read before the next call.
     pub async fn header(&mut self) -> Result<Header, ReadError> {
         while self.have < HEADER_LEN {
-            self.have += read_some(self.stream, self.pulse, &mut [], &mut self.header[self.have..]).await?;
+            let rest = &mut self.header[self.have..];
+            self.have += read_some(self.stream, self.pulse, &mut [], rest, &mut self.waited).await?;
         }
         self.have = 0;
         Ok(wire::decode_header(&self.header, self.key)?)
@@ -100,7 +111,8 @@ impl<'a> FrameReader<'a> {
     pub async fn payload(&mut self, payload: &mut [u8]) -> Result<(), ReadError> {
         let mut filled = 0;
         while filled < payload.len() {
-            let n = read_some(self.stream, self.pulse, &mut payload[filled..], &mut self.header).await?;
+            let rest = &mut payload[filled..];
+            let n = read_some(self.stream, self.pulse, rest, &mut self.header, &mut self.waited).await?;
             let of_payload = n.min(payload.len() - filled);
             filled += of_payload;
             self.have = n - of_payload;
@@ -116,11 +128,19 @@ impl<'a> FrameReader<'a> {
     }
 }
 
-/// At least one byte into `first`, then `second`.
-async fn read_some(stream: &TcpStream, pulse: &Pulse, first: &mut [u8], second: &mut [u8]) -> Result<usize, ReadError> {
+/// At least one byte into `first`, then `second`; the time that it took until there was one is added to `waited`.
+async fn read_some(
+    stream: &TcpStream,
+    pulse: &Pulse,
+    first: &mut [u8],
+    second: &mut [u8],
+    waited: &mut Duration,
+) -> Result<usize, ReadError> {
     let wanted = first.len() + second.len();
     loop {
+        let since = Instant::now();
         stream.readable().await?;
+        *waited += since.elapsed();
         let mut got = None;
         let outcome = stream.try_io(Interest::READABLE, || {
             let mut parts = [IoSliceMut::new(first), IoSliceMut::new(second)];
@@ -143,6 +163,6 @@ async fn read_some(stream: &TcpStream, pulse: &Pulse, first: &mut [u8], second: 
 
 /// Read and forget until the peer closes; the caller bounds the time.
 pub async fn drain(stream: &TcpStream, pulse: &Pulse) {
-    let mut waste = vec![0; 64 << 10];
-    while read_some(stream, pulse, &mut waste, &mut []).await.is_ok() {}
+    let (mut waste, mut waited) = (vec![0; 64 << 10], Duration::ZERO);
+    while read_some(stream, pulse, &mut waste, &mut [], &mut waited).await.is_ok() {}
 }

@@ -26,7 +26,7 @@ use crate::error::ExitCode;
 use crate::flow::RecvFlow;
 use crate::ids::{LinkId, SessionId};
 use crate::limits;
-use crate::stats::{LinkStats, Stats};
+use crate::stats::{Lap, LinkStats, Stats};
 use crate::wire::{self, ChunkHead, Commit, Control, Header, TagKey};
 
 /// A link that carried no chunk lately repeats a changed state after this long, so that the loss of the link that
@@ -260,17 +260,28 @@ impl RecvLink<'_> {
         let mut reader = FrameReader::new(self.stream, self.pulse, &self.session.key);
         let mut scratch = Vec::new();
         let mut spare = None;
+        let (mut lap, times) = (Lap::start(), &self.stats.times);
+        let mut finish_heard = false;
         loop {
             let header = reader.header().await?;
             self.heard_first.notify_one();
+            reader.take_waited();
             match header {
                 Header::Control(header) => {
+                    // once the sender has said its last word, no chunk need be on its way
+                    if finish_heard {
+                        lap.skip()
+                    } else {
+                        lap.book(&times.idle)
+                    }
                     let control = reader.control(&header, &mut scratch).await?;
+                    finish_heard |= matches!(control, Control::Finish(_));
                     if let Some(ended) = self.handle(control).await {
                         return Ok(ended);
                     }
                 }
                 Header::Chunk(head) => {
+                    lap.book(&times.idle);
                     let begun = self.session.flow().begin(self.link, head.seq);
                     let arrival = match begun {
                         Ok(arrival) => arrival,
@@ -283,7 +294,9 @@ impl RecvLink<'_> {
                         Some(buf) => buf,
                         None => self.buffer().await,
                     };
+                    lap.book(&times.held);
                     reader.payload(&mut buf[..head.payload_len as usize]).await?;
+                    lap.split(&times.busy, reader.take_waited(), &times.network);
                     self.stats.wire_bytes.fetch_add(wire::HEADER_LEN as u64 + u64::from(head.payload_len), Relaxed);
                     if arrival.fresh {
                         let arrived =

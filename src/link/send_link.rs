@@ -18,11 +18,11 @@ use super::read::{FrameReader, Pulse, ReadError};
 use super::{Bell, Bells, Clock, Ended, LinkEvent, read, write};
 use crate::chunk::Sealed;
 use crate::error::ExitCode;
-use crate::flow::{Poll, SendFlow, Why};
+use crate::flow::{Lack, Poll, SendFlow, Why};
 use crate::ids::{LinkId, SessionId};
 use crate::limits;
 use crate::report::{Note, Notes};
-use crate::stats::{LinkStats, Stats};
+use crate::stats::{Lap, LinkStats, Stats};
 use crate::wire::{self, Control, Finish, Header, TagKey};
 
 /// What the conductor wants every link to say before it ends.
@@ -193,6 +193,7 @@ impl SendLink<'_> {
         let mut finish_said = false;
         wire::encode_control(&Control::Ping(0), &self.session.key, &mut bytes);
         write::all(self.stream, self.pulse, &bytes).await?;
+        let (mut lap, times) = (Lap::start(), &self.stats.times);
         loop {
             bytes.clear();
             match self.owed(&mut finish_said, &mut bytes) {
@@ -233,36 +234,52 @@ impl SendLink<'_> {
                             if self.session.strict {
                                 self.session.bells.ring_all();
                             }
-                            tokio::select! {
+                            let waited = tokio::select! {
                                 biased;
                                 done = write::rest(self.stream, self.pulse, &header, payload, sent) => done?,
                                 () = self.is_useless() => return Ok(Ended::lost("the session is over without it")),
-                            }
+                            };
+                            lap.split(&times.busy, waited, &times.network);
                             self.count(&take.why, header.len() + payload.len());
                             // links take turns even where sockets never fill
                             tokio::task::yield_now().await;
+                            lap.book(&times.network);
                         }
                         None => {
                             tokio::select! {
                                 ready = self.stream.writable() => ready?,
                                 () = self.bell.rung() => {}
                             }
+                            lap.book(&times.network);
                         }
                     }
                 }
                 Poll::Until(at) => {
+                    let lack = self.session.flow().lacks();
                     tokio::select! {
                         () = self.bell.rung() => {}
                         () = sleep_until(self.session.clock.instant(at).min(heartbeat)) => self.beat(heartbeat).await?,
                     }
+                    self.book_lack(&mut lap, lack);
                 }
                 Poll::Idle => {
+                    let lack = self.session.flow().lacks();
                     tokio::select! {
                         () = self.bell.rung() => {}
                         () = sleep_until(heartbeat) => self.beat(heartbeat).await?,
                     }
+                    self.book_lack(&mut lap, lack);
                 }
             }
+        }
+    }
+
+    /// The time since the last chunk was spent without one. Once all are sent there is nothing to be without.
+    fn book_lack(&self, lap: &mut Lap, lack: Lack) {
+        match lack {
+            Lack::Nothing => lap.skip(),
+            Lack::Chunk => lap.book(&self.stats.times.idle),
+            Lack::Credit => lap.book(&self.stats.times.held),
         }
     }
 

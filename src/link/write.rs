@@ -1,10 +1,12 @@
 //! Frames onto a connection, header and payload in one call, [`limits::WRITE_LEN`] at a time.
 
 use std::io::{self, IoSlice};
+use std::time::Duration;
 
 use rustix::io::writev;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 
 use super::read::Pulse;
 use crate::limits;
@@ -15,22 +17,33 @@ pub fn begin(stream: &TcpStream, header: &[u8], payload: &[u8]) -> io::Result<Op
     write_some(stream, header, payload, 0)
 }
 
-/// Write what remains of a frame of which `sent` bytes are gone.
-pub async fn rest(stream: &TcpStream, pulse: &Pulse, header: &[u8], payload: &[u8], mut sent: usize) -> io::Result<()> {
-    pulse.speak();
+/// Write what remains of a frame of which `sent` bytes are gone. Returns how long the socket had no room.
+pub async fn rest(
+    stream: &TcpStream,
+    pulse: &Pulse,
+    header: &[u8],
+    payload: &[u8],
+    mut sent: usize,
+) -> io::Result<Duration> {
+    let mut since = pulse.speak();
+    let mut waited = Duration::ZERO;
     while sent < header.len() + payload.len() {
         stream.writable().await?;
-        if let Some(n) = write_some(stream, header, payload, sent)? {
-            sent += n;
-            pulse.speak();
-        }
+        waited += since.elapsed();
+        since = match write_some(stream, header, payload, sent)? {
+            Some(n) => {
+                sent += n;
+                pulse.speak()
+            }
+            None => Instant::now(),
+        };
     }
-    Ok(())
+    Ok(waited)
 }
 
 /// Write whole frames that are already bytes.
 pub async fn all(stream: &TcpStream, pulse: &Pulse, bytes: &[u8]) -> io::Result<()> {
-    rest(stream, pulse, bytes, &[], 0).await
+    rest(stream, pulse, bytes, &[], 0).await.map(drop)
 }
 
 fn write_some(stream: &TcpStream, header: &[u8], payload: &[u8], sent: usize) -> io::Result<Option<usize>> {

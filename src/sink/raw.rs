@@ -20,6 +20,7 @@ use crate::chunk::{Chunk, FileDigest};
 use crate::error::Error;
 use crate::ids::Digest;
 use crate::limits::WRITE_LEN;
+use crate::stats::{Lap, Stage, timed};
 use crate::wire::{Finish, Layout};
 
 /// How often a consumer that is not written to is looked at, and a blocked write looks up.
@@ -33,6 +34,10 @@ pub(super) trait Target {
     fn look(&mut self, offset: u64, shared: &Shared) -> Result<(), Stopped>;
     /// All is written: make it durable.
     fn complete(&mut self, offset: u64, shared: &Shared) -> Result<(), Stopped>;
+    /// What writing to it counts as.
+    fn stage(&self) -> Stage;
+    /// How long it had no room since the last call.
+    fn take_waited(&mut self) -> Duration;
 }
 
 /// Write everything that comes. `name` is for the manifest; standard output has none.
@@ -73,12 +78,18 @@ struct Stream {
 
 impl Stream {
     fn all(&mut self, inlet: &mut Inlet, target: &mut impl Target, shared: &Shared) -> Result<SinkEnd, Stopped> {
+        let (mut lap, watch) = (Lap::start(), shared.stats.watch(target.stage()));
         let finish = loop {
             if shared.stopping() {
                 return Err(Stopped);
             }
-            match inlet.next(LOOK) {
-                Next::Chunk(chunk) => self.chunk(&chunk, target, shared)?,
+            let next = inlet.next(LOOK);
+            lap.book(&watch.wait_in);
+            match next {
+                Next::Chunk(chunk) => {
+                    self.chunk(&chunk, target, shared)?;
+                    lap.split(&watch.busy, target.take_waited(), &watch.wait_out);
+                }
                 Next::Quiet => target.look(self.offset, shared)?,
                 Next::Finish(finish) => break finish,
                 Next::Abort => return Err(Stopped),
@@ -92,7 +103,9 @@ impl Stream {
             }
             None => None,
         };
-        target.complete(self.offset, shared)?;
+        let (completed, time) = timed(|| target.complete(self.offset, shared));
+        shared.stats.watch(Stage::Sync).busy.add(time);
+        completed?;
         let hashed = self.archive.as_ref().map(|hasher| Digest(hasher.finalize().into()));
         if let (Some(recorder), Some(digest)) = (&shared.recorder, stream_digest.or(hashed)) {
             recorder.only(digest, self.name.as_deref());
@@ -200,6 +213,14 @@ impl Target for File {
         self.temp_name = None;
         rustix::fs::fsync(&self.parent).map_err(|errno| self.failed("sync the directory of", offset, errno, shared))
     }
+
+    fn stage(&self) -> Stage {
+        Stage::Write
+    }
+
+    fn take_waited(&mut self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 impl Drop for File {
@@ -215,6 +236,8 @@ impl Drop for File {
 pub(super) struct Output {
     fd: OwnedFd,
     kind: Kind,
+    /// Time without room, since somebody asked.
+    waited: Duration,
 }
 
 /// How to write without being held by a consumer that does not read: the thread must end when it is told to.
@@ -247,7 +270,7 @@ impl Output {
             Ok(FileType::Socket) => Kind::Socket,
             _ => Kind::Other,
         };
-        Output { fd, kind }
+        Output { fd, kind, waited: Duration::ZERO }
     }
 
     fn write_some(&self, content: &[u8]) -> Result<usize, Errno> {
@@ -301,7 +324,9 @@ impl Target for Output {
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
-                    self.poll(PollFlags::OUT, LOOK).map_err(|errno| self.failed(offset, errno, shared))?;
+                    let (polled, time) = timed(|| self.poll(PollFlags::OUT, LOOK));
+                    self.waited += time;
+                    polled.map_err(|errno| self.failed(offset, errno, shared))?;
                 }
                 Err(errno) => return Err(self.failed(offset, errno, shared)),
             }
@@ -328,6 +353,14 @@ impl Target for Output {
             Ok(()) | Err(Errno::INVAL | Errno::ROFS | Errno::OPNOTSUPP) => Ok(()),
             Err(errno) => Err(self.failed(offset, errno, shared)),
         }
+    }
+
+    fn stage(&self) -> Stage {
+        Stage::Output
+    }
+
+    fn take_waited(&mut self) -> Duration {
+        std::mem::take(&mut self.waited)
     }
 }
 
@@ -419,7 +452,7 @@ mod tests {
             reader.read_to_end(&mut all).map(|_| all)
         });
         let shared = Shared::new("standard output".into(), Default::default(), Box::new(|_| {}), None);
-        let mut output = Output { fd: writer.into(), kind: Kind::ForeignPipe };
+        let mut output = Output { fd: writer.into(), kind: Kind::ForeignPipe, waited: Duration::ZERO };
         output.write(&content, 0, &shared).unwrap();
         drop(output);
         assert!(read.join().unwrap().unwrap() == expected);

@@ -20,6 +20,7 @@ use crate::archive::{self, ArchiveError, Entry, EntryKind, Parser};
 use crate::chunk::{Chunk, ChunkKind};
 use crate::limits::CHUNK_LEN;
 use crate::report::NoteKind;
+use crate::stats::{Lap, Stage, timed};
 
 /// Unpack everything that comes below the jail's root, with `workers` writers.
 pub(super) fn run(mut inlet: Inlet, jail: Jail, workers: usize, shared: &Arc<Shared>) -> Result<SinkEnd, Stopped> {
@@ -46,7 +47,9 @@ pub(super) fn run(mut inlet: Inlet, jail: Jail, workers: usize, shared: &Arc<Sha
     };
     drop(root);
     counts.check(shared)?;
-    devices.sync(shared)?;
+    let (synced, time) = timed(|| devices.sync(shared));
+    shared.stats.watch(Stage::Sync).busy.add(time);
+    synced?;
     let (entries, content_bytes) = (shared.entries.load(Relaxed), shared.content_bytes.load(Relaxed));
     Ok(SinkEnd { entries, content_bytes, stream_digest: None, notes: shared.take_notes() })
 }
@@ -101,12 +104,18 @@ impl<'a> Unpack<'a> {
 
     /// Everything up to the last word. The writers end when their queues, which this owns, are gone.
     fn all(mut self, inlet: &mut Inlet) -> Result<(Arc<Dir>, Devices, Counts), Stopped> {
+        let (mut lap, watch) = (Lap::start(), self.shared.stats.watch(Stage::Unpack));
         loop {
-            match inlet.next(Duration::from_secs(3600)) {
+            let next = inlet.next(Duration::from_secs(3600));
+            lap.book(&watch.wait_in);
+            match next {
                 Next::Quiet => {}
                 Next::Abort => return Err(Stopped),
                 Next::Chunk(_) if self.shared.stopping() => return Err(Stopped),
-                Next::Chunk(chunk) => self.chunk(chunk)?,
+                Next::Chunk(chunk) => {
+                    self.chunk(chunk)?;
+                    lap.book(&watch.busy);
+                }
                 Next::Finish(finish) => {
                     if !(self.parser.ended() && matches!(self.at, At::Header)) {
                         return Err(self.violation("the archive has no end"));

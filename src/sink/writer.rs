@@ -17,6 +17,7 @@ use super::{Shared, Stopped, record};
 use crate::archive::{Entry, EntryKind};
 use crate::chunk::{Chunk, FileDigest};
 use crate::ids::Digest;
+use crate::stats::{Lap, Stage};
 
 /// What a writer is given.
 pub(super) enum Work {
@@ -85,7 +86,9 @@ const CREATE: OFlags =
 /// Work until there is no more. After a failure what is queued is dropped, and what has a temporary name removed.
 pub(super) fn run(queue: Receiver<Work>, shared: &Shared, temp_names: &TempNames) {
     let mut writer = Writer { shared, temp_names, large: None };
+    let (mut lap, watch) = (Lap::start(), shared.stats.watch(Stage::Write));
     for work in queue {
+        lap.book(&watch.wait_in);
         if shared.stopping() {
             continue;
         }
@@ -93,6 +96,7 @@ pub(super) fn run(queue: Receiver<Work>, shared: &Shared, temp_names: &TempNames
             Work::Batch { chunk, jobs } => jobs.into_iter().try_for_each(|job| writer.job(job, &chunk)),
             Work::Slice(chunk) => writer.slice(&chunk),
         };
+        lap.book(&watch.busy);
         if let Err(Stopped) = done {
             continue;
         }

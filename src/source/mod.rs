@@ -53,7 +53,7 @@ use crate::chunk::Pool;
 use crate::error::Error;
 use crate::ids::Seq;
 use crate::limits::CHUNK_LEN;
-use crate::stats::Stats;
+use crate::stats::{Lap, Stage, Stats};
 use crate::wire::Layout;
 use fill::Context;
 use named::Named;
@@ -100,7 +100,8 @@ pub fn start(
     workers: usize,
 ) -> Running {
     let context = Context { record: tree.record, ..Context::new(stats, notes) };
-    run(pool, context, workers, move |mut emitter| match (tree.named, layout) {
+    let stage = if matches!(tree.named, Named::Fifo(_)) { Stage::Input } else { Stage::Source };
+    run(pool, context, workers, stage, move |mut emitter| match (tree.named, layout) {
         (Named::Roots(roots), Layout::Archive) => {
             let Context { dirs, stats, notes, .. } = &*emitter.context;
             let threads = workers.clamp(WALKERS_MIN, WALKERS_MAX);
@@ -137,7 +138,7 @@ pub fn start(
 
 /// Start to read standard input as a raw stream.
 pub fn start_stdin(pool: Arc<Pool>, stats: Arc<Stats>, notes: Arc<NoteSink>) -> Running {
-    run(pool, Context::new(stats, notes), 0, |mut emitter| {
+    run(pool, Context::new(stats, notes), 0, Stage::Input, |mut emitter| {
         send_stream(rustix::stdio::stdin(), Path::new("standard input"), &mut emitter)?;
         Ok(emitter)
     })
@@ -152,6 +153,7 @@ fn run(
     pool: Arc<Pool>,
     context: Context,
     workers: usize,
+    stage: Stage,
     plan: impl FnOnce(Emitter) -> Result<Emitter, StreamError> + Send + 'static,
 ) -> Running {
     assert!(pool.buf_len() >= CHUNK_LEN, "a buffer holds a chunk");
@@ -159,8 +161,9 @@ fn run(
     let (out, planned) = bounded(2 * workers.max(1));
     let thread = std::thread::spawn(move || {
         let (alive, all_done) = bounded(0);
+        let (lap, watch) = (Lap::start(), context.stats.watch(stage));
         let context = Arc::new(context);
-        let emitter = Emitter { pool, out, context: context.clone(), next: Seq(0), alive };
+        let emitter = Emitter { pool, out, context: context.clone(), next: Seq(0), alive, lap, watch };
         let emitter = plan(emitter).map_err(|err| match err {
             StreamError::Stopped => Error::Interrupted("the transfer was given up before all was read".into()),
             StreamError::Read(err) => err,

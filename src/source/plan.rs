@@ -18,10 +18,11 @@ use super::links::Links;
 use super::meta::{Meta, type_name};
 use super::walk::{Step, note_missing};
 use crate::archive::{END, Entry, EntryKind, header_len, padding};
-use crate::chunk::Pool;
+use crate::chunk::{Buf, Pool};
 use crate::ids::Seq;
 use crate::limits::{CHUNK_LEN, LARGE_FILE_LEN};
 use crate::report::NoteKind;
+use crate::stats::{Lap, Stopwatch};
 
 /// Nobody wants more chunks: the session is over.
 pub(super) struct Stopped;
@@ -34,18 +35,30 @@ pub(super) struct Emitter {
     pub next: Seq,
     /// Each planned chunk holds one, so that whoever has the other end sees when all are done.
     pub alive: Sender<std::convert::Infallible>,
+    pub lap: Lap,
+    pub watch: Arc<Stopwatch>,
 }
 
 impl Emitter {
     pub fn emit(&mut self, job: Job) -> Result<(), Stopped> {
-        let buf = self.pool.take().ok_or(Stopped)?;
+        self.lap.book(&self.watch.busy);
+        let buf = self.buffer()?;
         self.emit_in(job, buf)
     }
 
-    pub fn emit_in(&mut self, job: Job, buf: crate::chunk::Buf) -> Result<(), Stopped> {
+    /// The buffer of the next chunk, as soon as there is one.
+    pub fn buffer(&mut self) -> Result<Buf, Stopped> {
+        let buf = self.pool.take();
+        self.lap.book(&self.watch.wait_out);
+        buf.ok_or(Stopped)
+    }
+
+    pub fn emit_in(&mut self, job: Job, buf: Buf) -> Result<(), Stopped> {
         let done = Done::new(self.next, self.context.clone(), self.alive.clone());
         self.next = self.next.next();
-        self.out.send(Planned::new(buf, job, done)).map_err(|_| Stopped)
+        let sent = self.out.send(Planned::new(buf, job, done)).map_err(|_| Stopped);
+        self.lap.book(&self.watch.wait_out);
+        sent
     }
 
     /// All slices of a file.

@@ -60,7 +60,8 @@ fn send_fd(fd: OwnedFd) -> Sent {
 
 fn start_fd(fd: OwnedFd, pool: Arc<Pool>) -> (Running, Arc<NoteSink>, Arc<Stats>) {
     let (stats, notes) = (Arc::new(Stats::default()), Arc::new(NoteSink::new()));
-    let running = run(pool, Context::new(stats.clone(), notes.clone()), WORKERS, |mut emitter| {
+    let context = Context::new(stats.clone(), notes.clone());
+    let running = run(pool, context, WORKERS, Stage::Input, |mut emitter| {
         send_stream(fd, Path::new("the pipe"), &mut emitter)?;
         Ok(emitter)
     });
