@@ -62,9 +62,10 @@
 //! | [`sink`] | what is received: unpack, writers, raw targets; nothing leaves its root or replaces what is there | trust a name |
 //! | [`link`] | the only sockets: find, dial, accept, handshake, read, write | touch a file |
 //! | [`send`] [`recv`] | the two conductors, mirrored: build the stages, own the session, wait, report | move bytes themselves |
+//! | [`verify`] | compare a tree with a manifest | write |
 //! | [`cli`] | arguments, progress, exit codes, reports | know how anything works |
 //!
-//! Imports go one way: ground floor ← wire, archive, manifest ← chunk, flow ← source, sink, link ← send, recv ← cli. The crate
+//! Imports go one way: ground floor ← wire, archive, manifest ← chunk, flow ← source, sink, link ← send, recv, verify ← cli. The crate
 //! `tar` is named only in `archive`; tokio and socket2 only in `link`, `send` and `recv`; clap and indicatif only in
 //! `cli`, which is also the only room that prints. `tests/house.rs` holds all this.
 //!
@@ -104,6 +105,7 @@ pub mod sink;
 pub mod source;
 pub mod stats;
 pub mod sys;
+pub mod verify;
 pub mod wire;
 
 pub use error::{Error, ExitCode};

@@ -105,6 +105,17 @@ pub struct RecvOptions {
     pub observer: Observer,
 }
 
+/// A comparison of a tree with a manifest.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VerifyOptions {
+    /// The tree.
+    pub dir: PathBuf,
+    /// The manifest, written by us or by `b3sum`.
+    pub manifest: PathBuf,
+    /// Whether files that the manifest does not name are told too.
+    pub extra: bool,
+}
+
 impl SendOptions {
     /// The defaults for sending `sources` to `host`.
     pub fn new(sources: Sources, host: &str) -> SendOptions {

@@ -194,6 +194,64 @@ impl ManifestReport {
     }
 }
 
+/// How a file differs from what a manifest says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DifferenceKind {
+    /// It is not there.
+    Missing,
+    /// It has another digest.
+    Content,
+    /// It cannot be read.
+    Unreadable,
+    /// Something else has its name.
+    Irregular,
+    /// The manifest does not name it; told only if asked for, and no difference.
+    Extra,
+}
+
+impl DifferenceKind {
+    /// Every kind, in the order of their numbers.
+    pub const ALL: [DifferenceKind; 5] = {
+        use DifferenceKind::*;
+        [Missing, Content, Unreadable, Irregular, Extra]
+    };
+}
+
+/// One file that differs from what a manifest says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Difference {
+    /// How.
+    pub kind: DifferenceKind,
+    /// Its path below the tree, raw bytes; escape before printing.
+    pub path: Vec<u8>,
+    /// The cause, in words, where there is more to say.
+    pub detail: String,
+}
+
+/// What came of a comparison with a manifest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Verified {
+    /// Files that the manifest names.
+    pub files: u64,
+    /// Bytes read.
+    pub bytes: u64,
+    /// How many differ, by kind.
+    pub counts: [u64; DifferenceKind::ALL.len()],
+}
+
+impl Verified {
+    /// How many differ in this way.
+    pub fn count(&self, kind: DifferenceKind) -> u64 {
+        self.counts[kind as usize]
+    }
+
+    /// Whole, or verification failed. Files that nobody asked about change nothing.
+    pub fn exit_code(&self) -> ExitCode {
+        let differ = DifferenceKind::ALL.iter().filter(|kind| **kind != DifferenceKind::Extra);
+        if differ.map(|kind| self.count(*kind)).sum::<u64>() == 0 { ExitCode::Whole } else { ExitCode::Verification }
+    }
+}
+
 /// Something worth telling while a transfer runs.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Event {

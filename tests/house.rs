@@ -10,7 +10,7 @@ use std::process::Command;
 const GROUND: [&str; 7] = ["error", "ids", "limits", "options", "report", "stats", "sys"];
 
 /// Every other room with the rooms it may import beside the ground floor.
-const IMPORTS: [(&str, &[&str]); 11] = [
+const IMPORTS: [(&str, &[&str]); 12] = [
     ("wire", &[]),
     ("archive", &[]),
     ("manifest", &[]),
@@ -21,7 +21,8 @@ const IMPORTS: [(&str, &[&str]); 11] = [
     ("link", &["chunk", "flow", "wire"]),
     ("send", &["archive", "chunk", "flow", "link", "manifest", "source", "wire"]),
     ("recv", &["archive", "chunk", "flow", "link", "manifest", "sink", "wire"]),
-    ("cli", &["recv", "send"]),
+    ("verify", &["manifest", "source"]),
+    ("cli", &["recv", "send", "verify"]),
 ];
 
 /// Crates that are named only in some rooms.

@@ -13,7 +13,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::error::escape;
 use crate::limits;
-use crate::options::{Destination, LinkSpec, RecvOptions, Schedule, SendOptions, Sources};
+use crate::options::{Destination, LinkSpec, RecvOptions, Schedule, SendOptions, Sources, VerifyOptions};
 
 /// How much is said on standard error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
@@ -32,6 +32,8 @@ pub enum Request {
     Send(SendOptions, Verbosity),
     /// Receive something; the observer is not set yet.
     Recv(RecvOptions, Verbosity),
+    /// Compare a tree with a manifest.
+    Verify(VerifyOptions, Verbosity),
     /// Print this text and be done (`--help`, `--version`).
     Print(String),
 }
@@ -91,6 +93,18 @@ Options:
 {options}
 ";
 
+const VERIFY_HELP: &str = "\
+{about}
+
+{usage-heading} {usage}
+
+Arguments:
+  DIR  The directory that the manifest's paths are in
+
+Options:
+{options}
+";
+
 /// Move a tree or a stream between two machines over every cable they share, verified.
 #[derive(Parser)]
 #[command(name = "blast", version, disable_help_subcommand = true, after_help = AFTER_HELP)]
@@ -107,6 +121,9 @@ enum Command {
     /// Receive what 'blast send' sends
     #[command(override_usage = "blast recv [OPTIONS] DEST", help_template = RECV_HELP)]
     Recv(RecvTyped),
+    /// Read files again from the disk and compare them with a manifest, ours or b3sum's
+    #[command(override_usage = "blast verify [OPTIONS] DIR --manifest FILE", help_template = VERIFY_HELP)]
+    Verify(VerifyTyped),
 }
 
 #[derive(Args)]
@@ -150,6 +167,21 @@ struct RecvTyped {
 }
 
 #[derive(Args)]
+struct VerifyTyped {
+    #[arg(hide = true, num_args = 0..)]
+    operands: Vec<OsString>,
+    /// What the files should be: written by --manifest of send or recv, or by b3sum
+    #[arg(long, value_name = "FILE")]
+    manifest: Option<PathBuf>,
+    /// Print what differs only
+    #[arg(long, short, conflicts_with = "verbose")]
+    quiet: bool,
+    /// Print files that the manifest does not name as well
+    #[arg(long, short)]
+    verbose: bool,
+}
+
+#[derive(Args)]
 struct CommonTyped {
     /// Give up when every link has been silent for this long: seconds, or 90s, 10m, 2h (default: 10m)
     #[arg(long, value_name = "TIME", value_parser = duration)]
@@ -174,13 +206,19 @@ enum ScheduleTyped {
     Rr,
 }
 
-impl CommonTyped {
-    fn verbosity(&self) -> Verbosity {
-        match (self.quiet, self.verbose) {
+impl Verbosity {
+    fn of(quiet: bool, verbose: bool) -> Verbosity {
+        match (quiet, verbose) {
             (true, _) => Verbosity::Quiet,
             (_, true) => Verbosity::Verbose,
             _ => Verbosity::Normal,
         }
+    }
+}
+
+impl CommonTyped {
+    fn verbosity(&self) -> Verbosity {
+        Verbosity::of(self.quiet, self.verbose)
     }
 }
 
@@ -199,6 +237,10 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, exists: &dyn Fn(&Path) ->
         Command::Recv(typed) => {
             let verbosity = typed.common.verbosity();
             Ok(Request::Recv(recv(typed)?, verbosity))
+        }
+        Command::Verify(typed) => {
+            let verbosity = Verbosity::of(typed.quiet, typed.verbose);
+            Ok(Request::Verify(verify(typed)?, verbosity))
         }
     }
 }
@@ -259,6 +301,21 @@ fn recv(typed: RecvTyped) -> Result<RecvOptions, Misuse> {
     options.window_chunks = typed.common.window.unwrap_or(options.window_chunks);
     options.manifest = typed.common.manifest;
     Ok(options)
+}
+
+fn verify(typed: VerifyTyped) -> Result<VerifyOptions, Misuse> {
+    const USAGE: &str = "blast verify DIR --manifest FILE";
+    let mut operands = typed.operands;
+    let dir = match (operands.pop(), operands.is_empty()) {
+        (Some(one), true) if !one.is_empty() => one,
+        (Some(_), true) => return Err(Misuse::new("DIR is empty", "look for an unset variable on the command line")),
+        (None, _) => return Err(Misuse::new("DIR is missing: which files should be compared?", USAGE)),
+        (Some(_), false) => return Err(Misuse::new("verify takes one DIR", USAGE)),
+    };
+    let Some(manifest) = typed.manifest else {
+        return Err(Misuse::new("--manifest is missing: what should the files be?", USAGE));
+    };
+    Ok(VerifyOptions { dir: dir.into(), manifest, extra: typed.verbose })
 }
 
 /// `blast send X`: say which half is missing.
@@ -591,6 +648,9 @@ mod tests {
             ("send -q -v a h", "cannot be used with", "--help"),
             ("recv", "DEST is missing", "blast recv DEST"),
             ("recv a b", "one DEST", "blast recv DEST"),
+            ("verify --manifest m", "DIR is missing", "blast verify DIR"),
+            ("verify a b --manifest m", "one DIR", "blast verify DIR"),
+            ("verify a", "--manifest is missing", "blast verify DIR"),
             ("recv --listen h a", "not an IP address", "--help"),
             ("recv --port 70000 a", "70000", "--help"),
             ("", "send or to receive", "blast recv DEST"),
@@ -676,12 +736,16 @@ mod tests {
 
     #[test]
     fn help_and_version_are_printed_and_not_errors() {
-        for line in ["--help", "-h", "send --help", "recv --help", "--version"] {
+        for line in ["--help", "-h", "send --help", "recv --help", "verify --help", "--version"] {
             let Ok(Request::Print(text)) = words(line) else { panic!("{line}: not printed") };
             assert!(text.contains("blast"), "{line}: {text}");
             assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
         }
         assert!(matches!(words("send -q a h"), Ok(Request::Send(_, Verbosity::Quiet))));
         assert!(matches!(words("recv -v a"), Ok(Request::Recv(_, Verbosity::Verbose))));
+        let Ok(Request::Verify(options, Verbosity::Verbose)) = words("verify -v a --manifest m") else {
+            panic!("not taken");
+        };
+        assert_eq!(options, VerifyOptions { dir: "a".into(), manifest: "m".into(), extra: true });
     }
 }

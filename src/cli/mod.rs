@@ -13,9 +13,10 @@ use std::io::{self, IsTerminal, Write};
 use std::process;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
 
 use crate::error::{Error, ExitCode};
-use crate::options::{Destination, Observer, RecvOptions, SendOptions};
+use crate::options::{Destination, Observer, RecvOptions, SendOptions, VerifyOptions};
 use crate::report::Report;
 use crate::stats::{Phase, Stats};
 use args::{Misuse, Request, Verbosity};
@@ -45,6 +46,7 @@ pub fn main() -> process::ExitCode {
                 run(side, verbosity, |observer, stats| crate::recv::run(RecvOptions { observer, ..options }, stats))
             }
         }
+        Ok(Request::Verify(options, verbosity)) => verify(&options, verbosity),
         Err(misuse) => misused(&misuse),
     };
     exit::code(code)
@@ -88,6 +90,33 @@ fn run(
             let begun = stats.phase() != Phase::Waiting;
             let incomplete = begun.then(|| render::incomplete(progress::done(&stats, sending), total));
             screen.say(&render::failure(&e.to_string(), incomplete, e.hint()));
+            e.exit_code()
+        }
+    }
+}
+
+/// Compare with a manifest. What differs is the result and goes to standard output, as it is found.
+fn verify(options: &VerifyOptions, verbosity: Verbosity) -> ExitCode {
+    let stats = Arc::new(Stats::default());
+    let screen = Arc::new(Screen::new(verbosity));
+    let began = Instant::now();
+    let progress = Progress::start(screen.clone(), stats.clone(), true);
+    let outcome = crate::verify::run(options, &stats, &|difference| {
+        screen.aside(|| out(&render::difference(&difference)));
+    });
+    drop(progress);
+    match outcome {
+        Ok(verified) => {
+            let code = verified.exit_code();
+            if verbosity > Verbosity::Quiet {
+                out(&render::verified(&verified, began.elapsed()));
+            } else if code != ExitCode::Whole {
+                screen.say(render::verified(&verified, began.elapsed()).trim_end());
+            }
+            code
+        }
+        Err(e) => {
+            screen.say(&render::failure(&e.to_string(), None, e.hint()));
             e.exit_code()
         }
     }

@@ -282,6 +282,11 @@ impl Screen {
         let print = || {
             let _ = writeln!(io::stderr(), "blast: {text}");
         };
+        self.aside(print);
+    }
+
+    /// Print something while the bar is out of the way.
+    pub fn aside(&self, print: impl FnOnce()) {
         let _guard = self.lines.lock().unwrap_or_else(|e| e.into_inner());
         match &self.bar {
             Some(bar) => bar.suspend(print),

@@ -10,7 +10,9 @@ use super::args::Verbosity;
 use crate::error::{ExitCode, escape};
 use crate::limits;
 use crate::options::Destination;
-use crate::report::{Event, LinkReport, ManifestReport, Note, NoteKind, Notes, Report};
+use crate::report::{
+    Difference, DifferenceKind, Event, LinkReport, ManifestReport, Note, NoteKind, Notes, Report, Verified,
+};
 
 /// Which end is speaking.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -235,6 +237,49 @@ fn manifest_line(manifest: &ManifestReport) -> String {
             plural(*foreign, "name is", "names are"),
         ),
     }
+}
+
+/// One file that differs, as a line.
+pub fn difference(difference: &Difference) -> String {
+    let Difference { kind, path, detail } = difference;
+    let words = match kind {
+        DifferenceKind::Missing => "missing",
+        DifferenceKind::Content => "different",
+        DifferenceKind::Unreadable => "unreadable",
+        DifferenceKind::Irregular => "no regular file",
+        DifferenceKind::Extra => "not in the manifest",
+    };
+    let path = if path.is_empty() { "." } else { &escape(path) };
+    match detail.as_str() {
+        "" => format!("{words}: {path}\n"),
+        detail => format!("{words}: {path}: {}\n", escape(detail.as_bytes())),
+    }
+}
+
+/// What came of a comparison with a manifest, the verdict last.
+pub fn verified(verified: &Verified, elapsed: Duration) -> String {
+    let seconds = elapsed.as_secs_f64();
+    let speed = if seconds > 0.0 { verified.bytes as f64 / seconds } else { 0.0 };
+    let files = plural(verified.files, "file", "files");
+    let mut out = format!("compared {files}, {} in {}, {}\n", bytes_exact(verified.bytes), span(elapsed), rate(speed));
+    let extra = verified.count(DifferenceKind::Extra);
+    if extra > 0 {
+        let _ = writeln!(out, "not in the manifest: {}", plural(extra, "file", "files"));
+    }
+    if verified.exit_code() == ExitCode::Whole {
+        out += "same: every file is what the manifest says\n";
+        return out;
+    }
+    let counts = [
+        (DifferenceKind::Content, "different"),
+        (DifferenceKind::Missing, "missing"),
+        (DifferenceKind::Unreadable, "unreadable"),
+        (DifferenceKind::Irregular, "no regular file"),
+    ];
+    let counts = counts.iter().filter(|(kind, _)| verified.count(*kind) > 0);
+    let counts: Vec<String> = counts.map(|(kind, words)| format!("{} {words}", count(verified.count(*kind)))).collect();
+    let _ = writeln!(out, "DIFFERENT: {}; the rest is what the manifest says", counts.join(", "));
+    out
 }
 
 fn verdict(report: &Report, side: &Side) -> String {
@@ -498,6 +543,31 @@ mod tests {
             assert!(text.contains("manifest         not written to m\\x1b: No space left on device\n"), "{text}");
             assert!(text.trim_end().ends_with("PARTIAL: the manifest is missing; all else is verified and synced"));
         }
+    }
+
+    #[test]
+    fn differences_are_named_escaped_and_counted() {
+        let said =
+            |kind, detail: &str| difference(&Difference { kind, path: b"a\x1b\n".into(), detail: detail.into() });
+        assert_eq!(said(DifferenceKind::Content, ""), "different: a\\x1b\\n\n");
+        assert_eq!(
+            said(DifferenceKind::Unreadable, "Permission\rdenied"),
+            "unreadable: a\\x1b\\n: Permission\\rdenied\n"
+        );
+        let mut outcome = Verified { files: 1_200, bytes: 5_000, counts: [0, 0, 0, 0, 7] };
+        let text = verified(&outcome, Duration::from_secs(2));
+        assert_eq!(
+            text,
+            "compared 1,200 files, 5.00 kB (5,000 bytes) in 2 s, 2.50 kB/s\nnot in the manifest: 7 files\n\
+             same: every file is what the manifest says\n"
+        );
+        outcome.counts = [3, 1, 0, 2, 0];
+        let text = verified(&outcome, Duration::from_secs(2));
+        assert!(
+            text.ends_with(
+                "\nDIFFERENT: 1 different, 3 missing, 2 no regular file; the rest is what the manifest says\n"
+            )
+        );
     }
 
     #[test]

@@ -42,7 +42,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, bounded};
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{CWD, FileType, Mode, OFlags};
 
 pub use fill::{FillScratch, Filled, Planned};
 pub use named::{Tree, open_tree};
@@ -50,11 +50,13 @@ pub use notes::NoteSink;
 pub use record::{ChunkLines, Recorder};
 
 use crate::chunk::Pool;
-use crate::error::Error;
+use crate::error::{Error, escape};
 use crate::ids::Seq;
 use crate::limits::CHUNK_LEN;
+use crate::report::Notes;
 use crate::stats::{Lap, Stage, Stats};
 use crate::wire::Layout;
+use dirs::Dirs;
 use fill::Context;
 use named::Named;
 use plan::{Emitter, Planner};
@@ -142,6 +144,22 @@ pub fn start_stdin(pool: Arc<Pool>, stats: Arc<Stats>, notes: Arc<NoteSink>) -> 
         send_stream(rustix::stdio::stdin(), Path::new("standard input"), &mut emitter)?;
         Ok(emitter)
     })
+}
+
+/// Go through the regular files below a directory, each by its path there, in the order in which they would be sent.
+/// What could not be looked at comes back.
+pub fn each_file(dir: &Path, mut visit: impl FnMut(&[u8])) -> Result<Notes, Error> {
+    let Named::Roots(roots) = open_tree(&[dir.to_path_buf()])?.named else {
+        return Err(Error::Usage(format!("'{}' is no directory", escape(dir.as_os_str().as_encoded_bytes()))));
+    };
+    let (stats, notes) = (Arc::new(Stats::default()), Arc::new(NoteSink::new()));
+    let mut walk = Walk::new(roots, Arc::new(Dirs::new()), stats, notes.clone(), WALKERS_MIN);
+    while let Some(step) = walk.step() {
+        if step.meta.file_type == FileType::RegularFile {
+            visit(step.path);
+        }
+    }
+    Ok(notes.notes())
 }
 
 /// Threads that walk ahead: enough to keep a disk or a server busy even where there are few cores.

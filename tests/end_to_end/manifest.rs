@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use blast::manifest::parse_line;
 use rustix::process::Signal;
 
-use crate::ends::{Outcome, Run, recv, scratch, send};
+use crate::ends::{BLAST, Outcome, Run, recv, scratch, send};
 use crate::trees::{Set, random_bytes, small, write};
 
 /// Send `source` into `dest` with a manifest on each side, in `out`; both must end with `code`.
@@ -199,4 +199,133 @@ fn a_manifest_inside_what_is_moved_is_refused_before_anything_begins() {
         recv(dir.path().join("new")).args(&["--manifest", dir.path().join("new").to_str().unwrap()]).outcome();
     refused.expect(2).tells("which is what is moved");
     assert_eq!(fs::read_dir(&tree).unwrap().count() + fs::read_dir(&dest).unwrap().count(), 1, "nothing is left");
+}
+
+/// `blast verify`, and what it printed: the lines of its result.
+fn verify(dir: &Path, manifest: &Path, args: &[&str]) -> (Option<i32>, Vec<String>, String) {
+    let run = Run::of("verify", Command::new(BLAST), &["verify", "--manifest", manifest.to_str().unwrap()]);
+    let done = run.args(args).last(dir).outcome();
+    let mut lines: Vec<String> = done.report().lines().map(str::to_owned).collect();
+    // Differences come in any order, the summary last.
+    let summary = if done.code == Some(2) || args.contains(&"-q") { 0 } else { 1 };
+    let differences = lines.len() - summary.min(lines.len());
+    lines[..differences].sort();
+    (done.code, lines, done.err)
+}
+
+#[test]
+fn verify_names_every_difference_and_nothing_else() {
+    let dir = scratch();
+    let (tree, dest, out) = (dir.path().join("tree"), dir.path().join("dest"), dir.path().join("out"));
+    small(&tree, 3);
+    let set = Set(&tree);
+    set.file(b"no text \xff", "x");
+    set.file("-", "x");
+    set.file("new\nline\\", "x");
+    for name in ["d/gone", "d/shorter", "d/flipped", "d/linked", "d/a directory", "d/a fifo", "moved/file"] {
+        set.file(name, random_bytes(1, 100_000));
+    }
+    let large = set.file("d/large", random_bytes(2, (9 << 20) + 1));
+    set.hard_link("d/large", "d/large too");
+    fs::create_dir(&out).unwrap();
+    moved(&tree, &dest, &out, 0);
+    let manifest = out.join("sent");
+    let files = hashed(&tree).len();
+    for (root, name) in [(&tree, "received"), (&dest, "sent")] {
+        let (code, lines, err) = verify(root, &out.join(name), &["-v"]);
+        assert_eq!(code, Some(0), "{lines:?} {err}");
+        assert!(lines[0].starts_with(&format!("compared {files} files, ")), "{lines:?}");
+        assert_eq!(lines[1..], ["same: every file is what the manifest says"]);
+    }
+    assert_eq!(verify(&dest, &manifest, &["-q"]), (Some(0), vec![], String::new()));
+
+    let set = Set(&dest);
+    let at = |name: &str| dest.join(name);
+    fs::remove_file(at("d/gone")).unwrap();
+    fs::File::options().write(true).open(at("d/shorter")).unwrap().set_len(99_999).unwrap();
+    let mut content = fs::read(at("d/flipped")).unwrap();
+    content[77] ^= 1;
+    write(at("d/flipped"), content);
+    for name in ["d/linked", "d/a directory", "d/a fifo"] {
+        fs::remove_file(at(name)).unwrap();
+    }
+    write(out.join("elsewhere"), random_bytes(1, 100_000));
+    set.symlink(out.join("elsewhere").as_os_str().as_bytes(), "d/linked");
+    set.dir("d/a directory");
+    set.fifo("d/a fifo");
+    fs::rename(at("moved"), out.join("moved")).unwrap();
+    set.symlink(out.join("moved").as_os_str().as_bytes(), "moved");
+    let mut content = fs::read(&large).unwrap();
+    content[8 << 20] ^= 1;
+    write(at("d/large"), content);
+    fs::remove_file(at("new\nline\\")).unwrap();
+    write(at("d/extra\n"), "x");
+    let expected = [
+        "different: d/flipped",
+        "different: d/large",
+        "different: d/large too",
+        "different: d/shorter",
+        "missing: d/gone",
+        "missing: moved/file: what should be a directory on its way is none",
+        "missing: new\\nline\\\\",
+        "no regular file: d/a directory: a directory",
+        "no regular file: d/a fifo: a device, FIFO or socket",
+        "no regular file: d/linked: a symbolic link",
+    ];
+    let verdict = "DIFFERENT: 4 different, 3 missing, 3 no regular file; the rest is what the manifest says";
+    let (code, lines, err) = verify(&dest, &manifest, &[]);
+    assert_eq!(code, Some(6), "{err}");
+    let (verdict_is, rest) = lines.split_last().unwrap();
+    assert_eq!(verdict_is, verdict);
+    let compared = rest.iter().filter(|line| line.starts_with("compared ")).count();
+    assert_eq!(rest.iter().filter(|line| !line.starts_with("compared ")).collect::<Vec<_>>(), expected.each_ref());
+    assert_eq!(compared, 1);
+    let (code, lines, err) = verify(&dest, &manifest, &["-q"]);
+    assert_eq!((code, &lines[..]), (Some(6), &expected.map(str::to_owned)[..]));
+    assert!(err.contains(verdict), "{err}");
+    let (_, lines, _) = verify(&dest, &manifest, &["-v"]);
+    assert!(lines.contains(&"not in the manifest: d/extra\\n".to_owned()), "{lines:?}");
+    assert_eq!(lines.iter().filter(|line| line.starts_with("not in the manifest: ")).count(), 2, "{lines:?}");
+}
+
+#[test]
+fn verify_reads_what_b3sum_writes() {
+    let dir = scratch();
+    let tree = dir.path().join("tree");
+    let set = Set(&tree);
+    for name in ["a", "-", "b/ c ", "new\nline", "back\\slash", "d) = e"] {
+        set.file(name, name);
+    }
+    let names = ["./a", "./-", "b/ c ", "new\nline", "back\\slash", "d) = e"].map(OsStr::new);
+    let Some((Some(0), lines)) = b3sum(&tree, &names) else { return };
+    let manifest = dir.path().join("m");
+    write(&manifest, lines);
+    let (code, lines, err) = verify(&tree, &manifest, &["-v"]);
+    assert_eq!((code, lines.len()), (Some(0), 2), "{lines:?} {err}");
+}
+
+#[test]
+fn a_manifest_that_cannot_be_meant_is_told_by_line_before_anything_is_read() {
+    let dir = scratch();
+    let (tree, manifest) = (dir.path().join("tree"), dir.path().join("m"));
+    write(tree.join("a"), "a");
+    let good = format!("{}  a\n", blake3::hash(b"a"));
+    let said = |text: String| {
+        write(&manifest, text);
+        let (code, lines, err) = verify(&tree, &manifest, &[]);
+        assert_eq!((code, lines.len()), (Some(2), 0), "{lines:?} {err}");
+        err
+    };
+    assert!(
+        said(format!("{good}{good}# comment\n")).contains("/m: line 3: it is not '<64 hexadecimal digits>  <path>'")
+    );
+    assert!(said(good.replace("  a", "  ../a")).contains("line 1: its path leads out of the directory"));
+    assert!(said("x".repeat(3 << 20)).contains("line 1: "), "a line without an end");
+    for (root, manifest) in [(&tree, dir.path().join("none")), (&dir.path().join("none"), manifest.clone())] {
+        let (code, _, err) = verify(root, &manifest, &[]);
+        assert_eq!(code, Some(2), "{err}");
+        assert!(err.contains("none: No such file or directory"), "{err}");
+    }
+    write(&manifest, "");
+    assert_eq!(verify(&tree, &manifest, &[]).0, Some(0), "nothing is what it should be");
 }
