@@ -604,6 +604,7 @@ impl Conductor<'_> {
             digest,
             stream_digest: end.stream_digest,
             totals: (end.notes.losses, end.notes.harmless),
+            stages: self.session.stats.stages(Stage::Receive),
             notes: end.notes.named.clone(),
         };
         self.session.last_words().commit = Some(commit);

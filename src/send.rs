@@ -670,7 +670,7 @@ fn report(
         source_notes,
         sink_notes,
         sender_stages: session.stats.stages(Stage::Send),
-        receiver_stages: Vec::new(),
+        receiver_stages: commit.stages,
         empty_stdin: totals.is_stdin && totals.end.stream_bytes == 0,
     }
 }

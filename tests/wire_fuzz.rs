@@ -8,6 +8,7 @@ use blast::chunk::{Opener, Pool};
 use blast::ids::{Digest, Seq};
 use blast::limits::{CHUNK_LEN, CONTROL_MAX};
 use blast::report::Note;
+use blast::stats::StageTimes;
 use blast::wire::*;
 
 /// What a decoded control frame may hold: notes weigh more in memory than on the wire, and a byte that is not UTF-8
@@ -73,7 +74,7 @@ fn held(frame: &Control) -> usize {
     match frame {
         Control::Ack(ack) => ack.links.capacity() * size_of_val(&ack.links[..1.min(ack.links.len())]),
         Control::Notes { notes, .. } => notes_held(notes),
-        Control::Commit(commit) => notes_held(&commit.notes),
+        Control::Commit(commit) => notes_held(&commit.notes) + commit.stages.capacity() * size_of::<StageTimes>(),
         Control::Links(addresses) => {
             addresses.capacity() * size_of::<Address>()
                 + addresses.iter().map(|a| a.interface.capacity()).sum::<usize>()

@@ -3,9 +3,12 @@
 //!
 //! A line is bytes in hex and, after a bar, what they mean.
 
+use std::time::Duration;
+
 use blast::error::ExitCode;
 use blast::ids::{Digest, LinkId, Seq, SessionId};
 use blast::report::{Note, NoteKind};
+use blast::stats::{Stage, StageTimes};
 use blast::wire::*;
 
 const SESSION: SessionId = SessionId(*b"\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f");
@@ -245,6 +248,11 @@ fn finish() {
     );
 }
 
+fn times(stage: Stage, threads: u16, nanos: [u64; 4]) -> StageTimes {
+    let [busy, wait_in, wait_out, busiest] = nanos.map(Duration::from_nanos);
+    StageTimes { stage, threads, busy, wait_in, wait_out, busiest }
+}
+
 #[test]
 fn commit_of_a_tree() {
     let frame = Commit {
@@ -254,14 +262,15 @@ fn commit_of_a_tree() {
         digest: Digest([0xd5; 32]),
         stream_digest: None,
         totals: (4, 5),
+        stages: Vec::new(),
         notes: notes(),
     };
     control_golden(
         Control::Commit(frame),
-        "28262492833e64185ea9725aaa64552f | tag
-         08 00 0000 75000000 | kind, flags, reserved, payload length
+        "4300bf41974e28b1d822c34fd4bdb818 | tag
+         08 00 0000 77000000 | kind, flags, reserved, payload length
          0000000000000000 0000000000000000 00000000 00000000 | unused
-         17f8882d6d1ab0310562cd2e04a182d8 767aad19ef1999d4abfba84d90bd0dc0 | digest of the payload
+         ab3562c78a96bb9ae4b7eef44ade98d7 5e1a69a39b14c210a72d4efff100fbeb | digest of the payload
          01 00 | partial, no stream digest
          0200000000000000 | entries
          0300000000000000 | content bytes
@@ -269,6 +278,7 @@ fn commit_of_a_tree() {
          0500000000000000 | harmless notes
          d5d5d5d5d5d5d5d5d5d5d5d5d5d5d5d5 d5d5d5d5d5d5d5d5d5d5d5d5d5d5d5d5 | digest of the transfer
          00000000000000000000000000000000 00000000000000000000000000000000 | no digest of the stream
+         0000 | stages
          0200 | notes
          01 00 0300 0000 612fff | vanished, reserved, path and detail lengths, path
          05 00 0000 0200 c3a9 | read error, reserved, path and detail lengths, detail",
@@ -284,14 +294,18 @@ fn commit_of_a_stream() {
         digest: Digest([0xd6; 32]),
         stream_digest: Some(Digest([0xd7; 32])),
         totals: (0, 0),
+        stages: vec![
+            times(Stage::Receive, 4, [1, 2, 3, 4]),
+            times(Stage::Machine, 2, [0x0100_0000_0000, 0, 0, 0x0100_0000_0000]),
+        ],
         notes: Vec::new(),
     };
     control_golden(
         Control::Commit(frame),
-        "85d9ab36bdecf0b9491d1628634c1d7a | tag
-         08 00 0000 64000000 | kind, flags, reserved, payload length
+        "95dee605974f63ba7ea20eb7c4e1b6d1 | tag
+         08 00 0000 ae000000 | kind, flags, reserved, payload length
          0000000000000000 0000000000000000 00000000 00000000 | unused
-         98228d35f501fe701202a2c93b31bc36 1ca9f611fab7d10c7837632095614e92 | digest of the payload
+         0422e3055a7894d761828eb2fc743095 a43320763ed6a688ab301bd1b057ee60 | digest of the payload
          00 01 | whole, a stream digest
          0000000000000000 | entries
          0100000010000000 | content bytes
@@ -299,6 +313,11 @@ fn commit_of_a_stream() {
          0000000000000000 | harmless notes
          d6d6d6d6d6d6d6d6d6d6d6d6d6d6d6d6 d6d6d6d6d6d6d6d6d6d6d6d6d6d6d6d6 | digest of the transfer
          d7d7d7d7d7d7d7d7d7d7d7d7d7d7d7d7 d7d7d7d7d7d7d7d7d7d7d7d7d7d7d7d7 | digest of the stream
+         0200 | stages
+         07 00 0400 0100000000000000 0200000000000000 | the links: reserved, threads, at work, waiting for input
+         0300000000000000 0400000000000000 | waiting for output, the busiest thread at work
+         0f 00 0200 0000000000010000 0000000000000000 | the machine
+         0000000000000000 0000000000010000 | waiting for output, the busiest at work
          0000 | notes",
     );
 }

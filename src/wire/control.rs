@@ -1,5 +1,7 @@
 //! The payloads of all frames that are not chunks.
 
+use std::time::Duration;
+
 use super::address::{self, Address};
 use super::codec::{self, Fields};
 use super::{ControlHeader, WireError, note};
@@ -7,6 +9,7 @@ use crate::error::ExitCode;
 use crate::ids::{Digest, LinkId};
 use crate::limits::{CONTROL_MAX, LINKS_MAX, REASON_MAX, WINDOW_MAX};
 use crate::report::Note;
+use crate::stats::{Stage, StageTimes};
 
 pub(super) const KIND_CHUNK: u8 = 1;
 const KIND_ACK: u8 = 2;
@@ -25,6 +28,8 @@ pub(super) const KINDS: std::ops::RangeInclusive<u8> = KIND_ACK..=KIND_ABORT;
 const BITMAP_WORDS: usize = (WINDOW_MAX / 64) as usize;
 
 const _: () = assert!(4 * 8 + BITMAP_WORDS * 8 + 2 + LINKS_MAX * 12 <= CONTROL_MAX);
+const STAGE_LEN: usize = 4 + 4 * 8;
+const _: () = assert!(2 + 4 * 8 + 2 * 32 + 2 + Stage::ALL.len() * STAGE_LEN + 2 + note::NOTES_LEN <= CONTROL_MAX);
 const _: () = assert!(2 + address::ADDRESSES_MAX * address::ADDRESS_LEN <= CONTROL_MAX);
 
 /// The receiver's whole state, absolute. Losing or repeating one is harmless.
@@ -79,7 +84,9 @@ pub struct Commit {
     pub stream_digest: Option<Digest>,
     /// Losses and harmless notes of the receiver, all of them.
     pub totals: (u64, u64),
-    /// The first of them, as many as one frame holds ([`super::notes_that_fit`]).
+    /// Where the receiver's time went: each stage once, in the order of [`Stage::ALL`].
+    pub stages: Vec<StageTimes>,
+    /// The first of the notes, as many as one frame holds ([`super::notes_that_fit`]).
     pub notes: Vec<Note>,
 }
 
@@ -250,6 +257,7 @@ fn put_commit(commit: &Commit, out: &mut Vec<u8>) {
     put_u64s(&[commit.entries, commit.content_bytes, commit.totals.0, commit.totals.1], out);
     out.extend_from_slice(&commit.digest.0);
     out.extend_from_slice(&commit.stream_digest.map_or([0; 32], |d| d.0));
+    put_stages(&commit.stages, out);
     note::put_notes(&commit.notes, out);
 }
 
@@ -275,9 +283,40 @@ fn commit(payload: &[u8]) -> Result<Commit, WireError> {
         fields.zeros::<32>()?;
         None
     };
+    let stages = stages(&mut fields)?;
     let notes = note::notes(&mut fields)?;
     fields.end()?;
-    Ok(Commit { code, entries, content_bytes, digest, stream_digest, totals, notes })
+    Ok(Commit { code, entries, content_bytes, digest, stream_digest, totals, stages, notes })
+}
+
+fn put_stages(stages: &[StageTimes], out: &mut Vec<u8>) {
+    assert!(stages.is_sorted_by(|a, b| a.stage < b.stage), "each stage once, in order");
+    out.extend_from_slice(&(stages.len() as u16).to_le_bytes());
+    for times in stages {
+        out.extend_from_slice(&[times.stage as u8, 0]);
+        out.extend_from_slice(&times.threads.to_le_bytes());
+        // 584 years of one thread
+        let nanos = |time: Duration| time.as_nanos().try_into().unwrap_or(u64::MAX);
+        put_u64s(&[times.busy, times.wait_in, times.wait_out, times.busiest].map(nanos), out);
+    }
+}
+
+fn stages(fields: &mut Fields) -> Result<Vec<StageTimes>, WireError> {
+    let count = fields.count("list of stages", Stage::ALL.len())?;
+    let mut stages: Vec<StageTimes> = Vec::with_capacity(count);
+    for _ in 0..count {
+        let stage = fields.u8()?;
+        let stage = Stage::from_wire(stage).ok_or(WireError::Kind { what: "stage", kind: stage })?;
+        fields.zeros::<1>()?;
+        if stages.last().is_some_and(|last| last.stage >= stage) {
+            return Err(fields.malformed("its stages are not in order"));
+        }
+        let threads = fields.u16()?;
+        let mut time = || fields.u64().map(Duration::from_nanos);
+        let (busy, wait_in, wait_out, busiest) = (time()?, time()?, time()?, time()?);
+        stages.push(StageTimes { stage, threads, busy, wait_in, wait_out, busiest });
+    }
+    Ok(stages)
 }
 
 fn number(message: &'static str, payload: &[u8]) -> Result<u64, WireError> {

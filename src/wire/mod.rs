@@ -109,7 +109,7 @@
 //! | 5 Pong | both | number 8 of the Ping |
 //! | 6 Links | receiver | addresses |
 //! | 7 Finish | sender | chunks 8, entries 8, stream bytes 8, content bytes 8, notes 8, unnamed losses 8, unnamed harmless notes 8, digest of the transfer 32 |
-//! | 8 Commit | receiver | exit code 1 (0 or 1), whether the stream has a digest 1, entries 8, content bytes 8, losses 8, harmless notes 8, digest of the transfer 32, digest of the stream 32 (or zeros), notes |
+//! | 8 Commit | receiver | exit code 1 (0 or 1), whether the stream has a digest 1, entries 8, content bytes 8, losses 8, harmless notes 8, digest of the transfer 32, digest of the stream 32 (or zeros), stages, notes |
 //! | 9 Bye | sender | nothing |
 //! | 10 Abort | both | exit code 1, reason (rest, at most [`REASON_MAX`](crate::limits::REASON_MAX)) |
 //!
@@ -118,7 +118,10 @@
 //! first 4, then zeros), port 2, family 1 (4 or 6), prefix length 1, speed in Mbit/s 4. *Notes*: their number 2 (at most
 //! [`NOTES_PER_FRAME_MAX`](crate::limits::NOTES_PER_FRAME_MAX)), and for each: kind 1 ([`crate::report::NoteKind`]),
 //! reserved 1, length of the path 2, length of the detail 2, path, detail. A path longer than
-//! [`NOTE_PATH_MAX`](crate::limits::NOTE_PATH_MAX) and a detail longer than `REASON_MAX` end in `…`.
+//! [`NOTE_PATH_MAX`](crate::limits::NOTE_PATH_MAX) and a detail longer than `REASON_MAX` end in `…`. *Stages*: their
+//! number 2, and for each, in ascending order: stage 1 ([`crate::stats::Stage`]), reserved 1, threads 2, and in
+//! nanoseconds the time at work 8, waiting for input 8, waiting for output 8, each summed over the threads, and that of
+//! the busiest thread at work 8.
 
 mod address;
 mod codec;

@@ -9,7 +9,7 @@ use crate::report::{Note, NoteKind};
 const FIXED_LEN: usize = 6;
 
 /// Room for notes in a frame; the rest is for what stands before them.
-const NOTES_LEN: usize = CONTROL_MAX - 256;
+pub(super) const NOTES_LEN: usize = CONTROL_MAX - 1024;
 
 /// Ends a path or detail that was cut.
 const CUT_MARK: &str = "…";

@@ -2,15 +2,18 @@
 //! out of bounds is refused by name. The bytes themselves are pinned in `tests/wire_golden.rs`.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::sample::subsequence;
 
 use super::*;
 use crate::error::ExitCode;
 use crate::ids::{Digest, LinkId, Seq, SessionId};
 use crate::limits::*;
 use crate::report::{Note, NoteKind};
+use crate::stats::{Stage, StageTimes};
 
 fn config() -> ProptestConfig {
     ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(512) }
@@ -77,16 +80,28 @@ fn any_finish() -> impl Strategy<Value = Finish> {
     })
 }
 
+fn any_stages() -> impl Strategy<Value = Vec<StageTimes>> {
+    let times = |stage| {
+        (any::<u16>(), any::<[u64; 4]>()).prop_map(move |(threads, nanos)| {
+            let [busy, wait_in, wait_out, busiest] = nanos.map(Duration::from_nanos);
+            StageTimes { stage, threads, busy, wait_in, wait_out, busiest }
+        })
+    };
+    subsequence(&Stage::ALL[..], 0..=Stage::ALL.len())
+        .prop_flat_map(move |stages| stages.into_iter().map(times).collect::<Vec<_>>())
+}
+
 fn any_commit() -> impl Strategy<Value = Commit> {
     let digests = (any_digest(), proptest::option::of(any_digest()));
-    (any::<bool>(), any::<[u64; 4]>(), digests, vec(any_note(), 0..20)).prop_map(
-        |(is_whole, n, (digest, stream_digest), notes)| Commit {
+    (any::<bool>(), any::<[u64; 4]>(), digests, any_stages(), vec(any_note(), 0..20)).prop_map(
+        |(is_whole, n, (digest, stream_digest), stages, notes)| Commit {
             code: if is_whole { ExitCode::Whole } else { ExitCode::Partial },
             entries: n[0],
             content_bytes: n[1],
             digest,
             stream_digest,
             totals: (n[2], n[3]),
+            stages,
             notes,
         },
     )
@@ -386,4 +401,37 @@ fn a_reason_that_is_not_text_still_arrives() {
     let header = retagged(*bytes.first_chunk().expect("a header"));
     bytes[..HEADER_LEN].copy_from_slice(&header);
     assert_eq!(decoded(&bytes), Ok(Control::Abort { code: ExitCode::Bug, reason: "a\u{fffd}c".to_owned() }));
+}
+
+#[test]
+fn stages_that_are_unknown_or_out_of_order_are_refused() {
+    let zero = Duration::ZERO;
+    let times = |stage| StageTimes { stage, threads: 1, busy: zero, wait_in: zero, wait_out: zero, busiest: zero };
+    let commit = Commit {
+        code: ExitCode::Whole,
+        entries: 0,
+        content_bytes: 0,
+        digest: Digest([0; 32]),
+        stream_digest: None,
+        totals: (0, 0),
+        stages: vec![times(Stage::Verify), times(Stage::Write)],
+        notes: Vec::new(),
+    };
+    let payload = encoded(&Control::Commit(commit)).split_off(HEADER_LEN);
+    let with = |at: usize, byte: u8| {
+        let mut payload = payload.clone();
+        payload[at] = byte;
+        let digest = Digest(blake3::hash(&payload).into());
+        decode_control(&ControlHeader { kind: 8, payload_len: payload.len() as u32, digest }, &payload)
+    };
+    let (count_at, first_at) = (98, 100);
+    assert!(with(first_at + 2, 9).is_ok(), "a number of threads");
+    assert_eq!(with(first_at, 0), Err(WireError::Kind { what: "stage", kind: 0 }));
+    assert_eq!(with(first_at, 200), Err(WireError::Kind { what: "stage", kind: 200 }));
+    for later in [Stage::Write, Stage::Sync] {
+        assert!(matches!(with(first_at, later as u8), Err(WireError::Malformed { message: "Commit", .. })));
+    }
+    assert_eq!(with(first_at + 1, 1), Err(WireError::Reserved("Commit")));
+    let too_many = Stage::ALL.len() as u8 + 1;
+    assert!(matches!(with(count_at, too_many), Err(WireError::TooLong { what: "list of stages", .. })));
 }
