@@ -8,7 +8,7 @@
 //! 5. Say so on every link (Commit, or Abort on any failure), wait for Bye, and report.
 
 use std::collections::{HashMap, HashSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -124,6 +124,15 @@ async fn converse(
         }
     };
     let window = options.window_chunks.clamp(1, limits::WINDOW_MAX);
+    let (events, mut inbox) = mpsc::unbounded_channel();
+    let stages = match Stages::start(session, window, &sink, stats.clone(), events) {
+        Ok(stages) => stages,
+        Err(error) => {
+            refuse(&mut stream, &error).await;
+            abort(sink).await;
+            return Err(error);
+        }
+    };
     let welcome = Handshake::Welcome { session, layout, window_chunks: window, addresses: advertised(port) };
     if let Err(e) = handshake::say(&mut stream, &welcome, &wire::PUBLISHED_KEY).await {
         abort(sink).await;
@@ -133,8 +142,6 @@ async fn converse(
     stats.begin();
     stats.enter(Phase::Moving);
 
-    let (events, mut inbox) = mpsc::unbounded_channel();
-    let stages = Stages::start(session, window, &sink, stats.clone(), events)?;
     let mut conductor = Conductor {
         options: &options,
         session: stages.session.clone(),
@@ -169,7 +176,8 @@ async fn converse(
             Ok(conductor.report(finish, end, manifest, elapsed))
         }
         Err(error) => {
-            if !matches!(error, Error::Peer { .. }) {
+            // A sender that has gone, as the last word of all links was, is not waited for again.
+            if !matches!(error, Error::Peer { .. } | Error::Network(_)) {
                 conductor.session.last_words().abort = Some((error.exit_code(), error.reason()));
                 conductor.session.bells.ring_all();
                 let _ = timeout(limits::DRAIN, conductor.until_told(&mut inbox, &mut callers, &error)).await;
@@ -225,6 +233,10 @@ fn reachable_at(options: &RecvOptions, port: u16) -> Vec<SocketAddr> {
         .collect();
     if addrs.is_empty() {
         addrs = locals.iter().filter(|l| l.ip.is_loopback()).map(|l| SocketAddr::new(l.ip, port)).collect();
+    }
+    if addrs.is_empty() {
+        // None can be found out, and the port is still this one.
+        addrs.push(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port));
     }
     addrs
 }

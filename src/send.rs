@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::sync::oneshot;
@@ -142,7 +143,13 @@ async fn converse(
     let window = options.window_chunks.min(agreed.window_chunks) as usize;
     let workers = thread::available_parallelism().map_or(2, |n| n.get()).max(2);
     // one more for each worker: sealing swaps the content's buffer for a scratch buffer
-    let stages = Stages::start(source, pen, &agreed, &options, session.clone(), window, workers)?;
+    let stages = match Stages::start(source, pen, &agreed, &options, session.clone(), window, workers) {
+        Ok(stages) => stages,
+        Err(error) => {
+            abandon(agreed.stream, &error).await;
+            return Err(error);
+        }
+    };
     let mut conductor = Conductor {
         options: &options,
         session: &session,
@@ -174,6 +181,20 @@ async fn converse(
     // only now: there is no manifest of what did not arrive
     let manifest = draft.zip(totals.manifest.take()).map(|(draft, pen)| draft.finish(pen));
     Ok(report(commit, totals, manifest, &session, elapsed))
+}
+
+/// End a session that never began to work, so that the receiver does not wait for it.
+async fn abandon(mut stream: TcpStream, error: &Error) {
+    let abort = Control::Abort { code: error.exit_code(), reason: error.reason() };
+    let mut bytes = Vec::new();
+    wire::encode_control(&abort, &wire::PUBLISHED_KEY, &mut bytes);
+    // If it cannot be told, the connection's end will have to do.
+    let told = async {
+        stream.write_all(&bytes).await?;
+        stream.shutdown().await?;
+        tokio::io::copy(&mut stream, &mut tokio::io::sink()).await
+    };
+    let _ = timeout(limits::DRAIN, told).await;
 }
 
 /// Reach the receiver and agree with it.
