@@ -82,6 +82,9 @@ fn round(source: &Path, sender_dies: bool, at: u64, name: &str) -> u64 {
     } else {
         assert!(survivor.code.is_some_and(|code| [4, 7].contains(&code)), "{name}: {survivor:?}");
         survivor.claims_nothing();
+        if survivor.err.contains("connected") {
+            survivor.tells("incomplete");
+        }
         let reasons = ["all links", "no agreement with", "left during the handshake"];
         assert!(reasons.iter().any(|r| survivor.err.contains(r)), "{name}: a reason is given: {survivor:?}");
     }
