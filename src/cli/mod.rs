@@ -9,15 +9,16 @@ mod exit;
 mod progress;
 mod render;
 
+use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::process;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use crate::error::{Error, ExitCode};
 use crate::options::{Destination, Observer, RecvOptions, SendOptions, VerifyOptions};
-use crate::report::Report;
+use crate::report::{Event, Report};
 use crate::stats::{Phase, Stats};
 use args::{Misuse, Request, Verbosity};
 use progress::{Progress, Screen};
@@ -61,9 +62,10 @@ fn run(
     let stats = Arc::new(Stats::default());
     let screen = Arc::new(Screen::new(verbosity));
     let observer: Observer = {
-        let screen = screen.clone();
+        let (screen, down) = (screen.clone(), Mutex::new(BTreeMap::new()));
         Arc::new(move |event| {
-            if let Some(said) = render::event(&event, verbosity) {
+            let news = is_news(&event, &mut down.lock().unwrap_or_else(|e| e.into_inner()));
+            if let Some(said) = render::event(&event, verbosity).filter(|_| news || verbosity == Verbosity::Verbose) {
                 screen.say(&said);
             }
         })
@@ -86,10 +88,7 @@ fn run(
             report.code
         }
         Err(e) => {
-            let total = stats.found_all.load(Relaxed).then(|| stats.bytes_found.load(Relaxed));
-            let begun = stats.phase() != Phase::Waiting;
-            let incomplete = begun.then(|| render::incomplete(progress::done(&stats, sending), total));
-            screen.say(&render::failure(&e.to_string(), incomplete, e.hint()));
+            screen.say(&render::failure(&e.to_string(), how_far(&e, &stats, sending), e.hint()));
             e.exit_code()
         }
     }
@@ -122,6 +121,27 @@ fn verify(options: &VerifyOptions, verbosity: Verbosity) -> ExitCode {
     }
 }
 
+/// How far a transfer had come that failed for a reason that does not tell it itself, as lost links and signals do.
+fn how_far(e: &Error, stats: &Stats, sending: bool) -> Option<String> {
+    let untold = matches!(e, Error::Destination { .. } | Error::Peer { .. } | Error::Source { .. });
+    let begun = stats.phase() != Phase::Waiting;
+    let total = stats.found_all.load(Relaxed).then(|| stats.bytes_found.load(Relaxed));
+    (untold && begun).then(|| render::incomplete(progress::done(stats, sending), total))
+}
+
+/// Whether an event is worth a line without `-v`. A link that is down is said once for each number of links that remain,
+/// not for each attempt to dial it again that fails in another way.
+fn is_news(event: &Event, down: &mut BTreeMap<String, usize>) -> bool {
+    match event {
+        Event::LinkDown { name, remaining, .. } => down.insert(name.clone(), *remaining) != Some(*remaining),
+        Event::LinkUp { name, .. } => {
+            down.remove(name);
+            true
+        }
+        _ => true,
+    }
+}
+
 fn misused(misuse: &Misuse) -> ExitCode {
     err(&format!("blast: {}\n", render::failure(&misuse.what, None, Some(&misuse.hint))));
     ExitCode::Usage
@@ -135,4 +155,22 @@ fn out(text: &str) {
 
 fn err(text: &str) {
     let _ = io::stderr().write_all(render::printable(text).as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_that_stays_down_is_told_once() {
+        let mut known = BTreeMap::new();
+        let mut news = |event| is_news(&event, &mut known);
+        let down = |reason: &str, remaining| Event::LinkDown { name: "l1".into(), reason: reason.into(), remaining };
+        assert!(news(down("silent for 10 s", 1)));
+        assert!(!news(down("unreachable", 1)), "another way to fail is no news");
+        assert!(!news(down("silent for 10 s", 1)));
+        assert!(news(down("reset", 0)), "that no link remains is");
+        assert!(news(Event::LinkUp { name: "l1".into(), again: true }));
+        assert!(news(down("reset", 0)));
+    }
 }
