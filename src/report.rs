@@ -1,6 +1,8 @@
 //! What a transfer has to say: notes about single entries, events while it runs, the report at its end. Data only;
 //! `cli` renders it.
 
+mod limit;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,6 +10,7 @@ use std::time::Duration;
 use crate::error::ExitCode;
 use crate::ids::Digest;
 use crate::stats::StageTimes;
+pub use limit::{End, Limit, Limited, limit};
 
 /// What happened to one entry. The numbers are the wire's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord, Hash)]
@@ -249,6 +252,13 @@ impl Verified {
     pub fn exit_code(&self) -> ExitCode {
         let differ = DifferenceKind::ALL.iter().filter(|kind| **kind != DifferenceKind::Extra);
         if differ.map(|kind| self.count(*kind)).sum::<u64>() == 0 { ExitCode::Whole } else { ExitCode::Verification }
+    }
+}
+
+impl Report {
+    /// What limited the run.
+    pub fn limited(&self) -> Limited {
+        limit(self.elapsed, &self.sender_stages, &self.receiver_stages, &self.links)
     }
 }
 

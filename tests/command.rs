@@ -77,7 +77,9 @@ fn a_log_holds_plain_lines_and_standard_output_the_report() {
         assert_plain(ended.stderr.as_bytes());
         assert_plain(&ended.stdout);
         let report = ended.report();
-        assert!(report.lines().last().is_some_and(|l| l.starts_with("whole: ")), "{report}");
+        let lines: Vec<&str> = report.lines().collect();
+        let [.., verdict, limit] = lines[..] else { panic!("{report}") };
+        assert!(verdict.starts_with("whole: ") && limit.starts_with("limited by: "), "{report}");
         assert!(report.contains("2 entries, 3.15 MB (3,145,728 bytes)"), "{report}");
     }
     let digest = |ended: &Ended| ended.report().lines().find(|l| l.starts_with("transfer digest")).map(str::to_owned);
@@ -127,7 +129,9 @@ fn a_terminal_gets_a_bar_that_is_redrawn_and_then_the_report() {
     let Some(got) = on_a_terminal("env TERM=xterm NO_COLOR=", |got| got.contains(&0x1b)) else { return };
     let text = String::from_utf8_lossy(&got);
     assert!(text.contains("3.15 MB"), "{}", got.escape_ascii());
-    assert!(text.trim_end().lines().last().is_some_and(|l| l.starts_with("whole: ")), "{}", got.escape_ascii());
+    let mut last = text.trim_end().lines().rev();
+    assert!(last.next().is_some_and(|l| l.starts_with("limited by: ")), "{}", got.escape_ascii());
+    assert!(last.next().is_some_and(|l| l.starts_with("whole: ")), "{}", got.escape_ascii());
 }
 
 #[test]

@@ -6,6 +6,7 @@
 
 mod args;
 mod exit;
+mod limited;
 mod progress;
 mod render;
 

@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use super::args::Verbosity;
+use super::limited;
 use crate::error::{ExitCode, escape};
 use crate::limits;
 use crate::options::Destination;
@@ -187,7 +188,7 @@ pub fn incomplete(done: u64, total: Option<u64>) -> String {
     format!("incomplete: {}{of} had arrived, none of it is promised to be durable", bytes_exact(done))
 }
 
-/// The final report, the verdict last.
+/// The final report: the verdict last, and what limited the run.
 pub fn report(report: &Report, side: &Side, verbosity: Verbosity) -> String {
     let mut out = String::new();
     let what = if report.entries == 0 && report.stream_digest.is_some() {
@@ -211,6 +212,7 @@ pub fn report(report: &Report, side: &Side, verbosity: Verbosity) -> String {
     harmless(&mut out, notes, verbosity);
     losses(&mut out, notes, verbosity);
     let _ = writeln!(out, "{}", verdict(report, side));
+    let _ = writeln!(out, "limited by: {}", limited::line(&report.limited()));
     out
 }
 
@@ -310,11 +312,12 @@ fn links(out: &mut String, links: &[LinkReport]) {
     }
     let sum: u64 = links.iter().map(|l| l.wire_bytes).sum();
     let mut rows =
-        vec![["link", "share", "bytes", "chunks", "resent", "hedged", "corrupt", "outages"].map(str::to_owned)];
+        vec![["link", "share", "used", "bytes", "chunks", "resent", "hedged", "corrupt", "outages"].map(str::to_owned)];
     rows.extend(links.iter().map(|l| {
         [
             escape(l.name.as_bytes()),
             format!("{:.1} %", l.wire_bytes as f64 * 100.0 / sum.max(1) as f64),
+            l.used().map_or_else(|| "-".to_owned(), |used| format!("{:.0} %", used * 100.0)),
             bytes(l.wire_bytes),
             count(l.chunks),
             count(l.resends),
@@ -447,7 +450,15 @@ mod tests {
             transfer_digest: Digest([0xab; 32]),
             stream_digest: None,
             links: vec![
-                LinkReport { name: "l1".into(), wire_bytes: 1_503_000_000, chunks: 1_434, ..LinkReport::default() },
+                LinkReport {
+                    name: "l1".into(),
+                    wire_bytes: 1_503_000_000,
+                    chunks: 1_434,
+                    busy: Duration::from_millis(300),
+                    network: Duration::from_millis(3_660),
+                    idle: Duration::from_millis(40),
+                    ..LinkReport::default()
+                },
                 LinkReport {
                     name: "l\x1b2".into(),
                     wire_bytes: 501_000_000,
@@ -457,6 +468,7 @@ mod tests {
                     corrupt: 2,
                     outages: 3,
                     last_error: Some("timed out".into()),
+                    network: Duration::from_secs(4),
                     ..LinkReport::default()
                 },
             ],
@@ -514,16 +526,22 @@ mod tests {
         let text = report(&sample(), &Side::Send, Verbosity::Normal);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[0], "sent 8,001 entries, 2.00 GB (2,000,000,000 bytes) in 4.2 s, 477 MB/s");
-        assert_eq!(lines[2], "  l1      75.0 %  1.50 GB   1,434       0       0        0        0");
-        assert_eq!(lines[3], "  l\\x1b2  25.0 %   501 MB     478       7       1        2        3  last: timed out");
+        assert_eq!(lines[2], "  l1      75.0 %   99 %  1.50 GB   1,434       0       0        0        0");
+        assert_eq!(
+            lines[3],
+            "  l\\x1b2  25.0 %  100 %   501 MB     478       7       1        2        3  last: timed out"
+        );
         assert_eq!(lines[4], format!("transfer digest  {}", "ab".repeat(32)));
         assert_eq!(lines[5], "whole: every entry is on the receiver's disk, synced and verified");
-        assert_eq!(lines.len(), 6);
+        assert_eq!(lines[6], "limited by: link l1+l\\x1b2, 99 % used");
+        assert_eq!(lines.len(), 7);
         let raw = Report { entries: 0, stream_digest: Some(Digest([1; 32])), links: Vec::new(), ..sample() };
         let text = report(&raw, &Side::Recv(Destination::Stdout), Verbosity::Normal);
         assert!(text.starts_with("received 2.00 GB (2,000,000,000 bytes) in"), "{text}");
         assert!(text.contains(&format!("stream's BLAKE3  {}", "01".repeat(32))), "{text}");
-        assert!(text.ends_with("whole: every byte was verified and written to standard output\n"), "{text}");
+        let ends =
+            "whole: every byte was verified and written to standard output\nlimited by: nothing that was measured\n";
+        assert!(text.ends_with(ends), "{text}");
     }
 
     #[test]
@@ -541,7 +559,7 @@ mod tests {
         let failed = of(0, Some("No space left on device"));
         for text in [report(&failed, &Side::Send, Verbosity::Normal), partial(&failed, &Side::Send)] {
             assert!(text.contains("manifest         not written to m\\x1b: No space left on device\n"), "{text}");
-            assert!(text.trim_end().ends_with("PARTIAL: the manifest is missing; all else is verified and synced"));
+            assert!(text.contains("\nPARTIAL: the manifest is missing; all else is verified and synced"), "{text}");
         }
     }
 
@@ -588,7 +606,7 @@ mod tests {
         assert!(text.contains("  and 11 more (-v names more)\n"), "{text}");
         assert!(text.contains("skipped: 1 socket\n"), "{text}");
         assert!(text.contains("owners not set: 2 entries (they are not this user's to set; first x)\n"), "{text}");
-        assert!(text.lines().last().expect("a verdict").starts_with("PARTIAL: 61 things were left out"), "{text}");
+        assert!(text.contains("\nPARTIAL: 61 things were left out"), "{text}");
         assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
         let all = report(&partial_report, &Side::Send, Verbosity::Verbose);
         assert!(all.contains("dir/59") && all.contains("  run/sock\n") && !all.contains(" more ("), "{all}");
