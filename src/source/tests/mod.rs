@@ -2,6 +2,7 @@
 
 mod faults;
 mod fidelity;
+mod record;
 mod streams;
 
 use std::collections::BTreeMap;
