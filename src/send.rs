@@ -637,7 +637,8 @@ impl Conductor<'_> {
 
     /// Until the receiver has certainly heard the last word: one link has ended in goodbyes, or none is left.
     async fn until_told(&mut self, inbox: &mut UnboundedReceiver<LinkEvent>) {
-        while self.watch.connections() > 0 || self.fleet.control.is_some() {
+        // the first connection is up although its link has not said so yet
+        while self.watch.is_untried() || self.watch.connections() > 0 || self.fleet.control.is_some() {
             let Some(event) = inbox.recv().await else { return };
             match event {
                 LinkEvent::Down { ended, .. } if ended == Ended::over() => return,

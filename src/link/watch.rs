@@ -70,6 +70,11 @@ impl Watch {
         news
     }
 
+    /// Whether nothing has been heard of any link yet.
+    pub fn is_untried(&self) -> bool {
+        self.links.is_empty()
+    }
+
     /// Connections up right now.
     pub fn connections(&self) -> usize {
         self.links.values().map(|l| l.up).sum()
