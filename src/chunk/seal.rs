@@ -10,34 +10,53 @@ use super::{Buf, Chunk, ChunkHead, ChunkKind, Sealed, chunk_digest};
 use crate::ids::Seq;
 use crate::stats::timed;
 
-/// Bytes at the start that are compressed to learn whether the rest is worth it: a sixteenth of a full chunk. A mixed
-/// chunk that begins with a file which does not shrink is sent as it is, though what follows might shrink.
-const PROBE_LEN: usize = 64 << 10;
+/// Samples that are compressed to learn whether the whole is worth it: this many, spread evenly, since a mixed chunk may
+/// begin with a file that does not shrink …
+const SAMPLES: usize = 4;
 
-/// The level of the probe at most: fast, but unlike the negative levels it also sees text without repetitions.
-const PROBE_LEVEL: i32 = 1;
+/// … of this many bytes, so that together they are a sixteenth of a full chunk.
+const SAMPLE_LEN: usize = 16 << 10;
+
+/// The level of the samples at most: fast, but unlike the negative levels it also sees text without repetitions.
+const SAMPLE_LEVEL: i32 = 1;
 
 /// Compressed content is used if it is smaller by this part of itself (3 %): less is not worth the receiver's time.
 const GAIN_MIN: usize = 32;
 
+/// The most chunks of a kind that are let pass between two tries while they do not shrink.
+const PASS_MAX: u32 = 15;
+
 /// Seals chunks: digest, compress, (encrypt).
 pub struct Sealer {
+    level: Option<i32>,
+    /// Made when first needed.
     compress: Option<Compress>,
+    /// How mixed and data chunks have fared.
+    luck: [Luck; 2],
     /// Time spent so, since somebody asked.
     compressed_for: Duration,
 }
 
 struct Compress {
-    probe: Compressor<'static>,
+    samples: Compressor<'static>,
     whole: Compressor<'static>,
     /// As long as the pool's buffers once there was a chunk to compress.
     scratch: Box<[u8]>,
 }
 
+/// Whether to try once more what has not shrunk.
+#[derive(Default)]
+struct Luck {
+    /// Tries in a row that failed.
+    failed: u32,
+    /// Chunks to let pass before the next.
+    pass: u32,
+}
+
 impl Sealer {
     /// With zstd at that level, or without. zstd clamps levels that it does not have.
-    pub fn new(compress: Option<i32>) -> Sealer {
-        Sealer { compress: compress.map(Compress::new), compressed_for: Duration::ZERO }
+    pub fn new(level: Option<i32>) -> Sealer {
+        Sealer { level, compress: None, luck: Default::default(), compressed_for: Duration::ZERO }
     }
 
     /// How long it has compressed since the last call.
@@ -45,15 +64,33 @@ impl Sealer {
         std::mem::take(&mut self.compressed_for)
     }
 
+    /// Change the level for the chunks that follow.
+    pub fn set_level(&mut self, level: Option<i32>) {
+        self.level = level;
+    }
+
+    /// Whether a chunk of that kind may shrink, going by those before it. Where they did not, only one in a few is
+    /// worth the samples; the first slice of a large file always is. Counts the chunk as let pass if it is not.
+    pub fn may_shrink(&mut self, kind: ChunkKind) -> bool {
+        let luck = &mut self.luck[luck_of(kind)];
+        if luck.pass == 0 || matches!(kind, ChunkKind::Data { offset: 0, .. }) {
+            return true;
+        }
+        luck.pass -= 1;
+        false
+    }
+
     /// Seal the first `len` bytes of `buf`. Order matters: the digest is of the content, whatever the payload becomes,
     /// and is taken first, while the content is still in the cache of the worker that laid it out.
     pub fn seal(&mut self, seq: Seq, kind: ChunkKind, len: usize, mut buf: Buf) -> Sealed {
         let digest = chunk_digest(kind, &buf[..len]);
-        let (compressed, time) = match &mut self.compress {
-            Some(compress) => timed(|| compress.apply(len, &mut buf)),
-            None => (None, Duration::ZERO),
-        };
-        self.compressed_for += time;
+        let compressed = self.level.and_then(|level| {
+            let compress = self.compress.get_or_insert_with(Compress::new);
+            let (compressed, time) = timed(|| compress.apply(level, len, &mut buf));
+            self.compressed_for += time;
+            self.luck[luck_of(kind)].learn(compressed.is_some());
+            compressed
+        });
         // Encryption belongs here: in place over the payload, keyed by session and key phase, nonce from `seq`. This
         // version sends payloads as they are.
         let payload_len = compressed.unwrap_or(len);
@@ -69,30 +106,52 @@ impl Sealer {
     }
 }
 
-impl Compress {
-    fn new(level: i32) -> Compress {
-        let compressor = |level| Compressor::new(level).expect("a zstd context is a small allocation");
-        Compress { probe: compressor(level.min(PROBE_LEVEL)), whole: compressor(level), scratch: Box::default() }
-    }
+fn luck_of(kind: ChunkKind) -> usize {
+    usize::from(matches!(kind, ChunkKind::Data { .. }))
+}
 
-    /// Replace the content by one zstd frame if that shrinks it, and say how long the frame is.
-    fn apply(&mut self, len: usize, buf: &mut Buf) -> Option<usize> {
-        if self.scratch.len() != buf.len() {
-            self.scratch = vec![0; buf.len()].into_boxed_slice();
-        }
-        if len > 2 * PROBE_LEN {
-            shrink(&mut self.probe, &buf[..PROBE_LEN], &mut self.scratch)?;
-        }
-        let frame_len = shrink(&mut self.whole, &buf[..len], &mut self.scratch)?;
-        buf.swap_storage(&mut self.scratch);
-        Some(frame_len)
+impl Luck {
+    fn learn(&mut self, shrank: bool) {
+        self.failed = if shrank { 0 } else { (self.failed + 1).min(31) };
+        self.pass = ((1 << self.failed) - 1).min(PASS_MAX);
     }
 }
 
-/// Compress into the room that a worthwhile result needs; `None` if it does not fit, which zstd finds out early.
-fn shrink(compressor: &mut Compressor, content: &[u8], room: &mut [u8]) -> Option<usize> {
-    let worthwhile = content.len() - content.len() / GAIN_MIN - 1.min(content.len());
-    compressor.compress_to_buffer(content, &mut room[..worthwhile]).ok()
+impl Compress {
+    fn new() -> Compress {
+        let compressor = || Compressor::new(SAMPLE_LEVEL).expect("a zstd context is a small allocation");
+        Compress { samples: compressor(), whole: compressor(), scratch: Box::default() }
+    }
+
+    /// Replace the content by one zstd frame if that shrinks it, and say how long the frame is.
+    fn apply(&mut self, level: i32, len: usize, buf: &mut Buf) -> Option<usize> {
+        if self.scratch.len() != buf.len() {
+            self.scratch = vec![0; buf.len()].into_boxed_slice();
+        }
+        if len > 2 * SAMPLES * SAMPLE_LEN && !self.samples_shrink(level, &buf[..len]) {
+            return None;
+        }
+        self.whole.set_compression_level(level).expect("zstd clamps levels");
+        let frame_len = self.whole.compress_to_buffer(&buf[..len], &mut self.scratch[..worthwhile(len)]).ok()?;
+        buf.swap_storage(&mut self.scratch);
+        Some(frame_len)
+    }
+
+    fn samples_shrink(&mut self, level: i32, content: &[u8]) -> bool {
+        self.samples.set_compression_level(level.min(SAMPLE_LEVEL)).expect("zstd clamps levels");
+        let stride = (content.len() - SAMPLE_LEN) / (SAMPLES - 1);
+        let (samples, scratch) = (&mut self.samples, &mut self.scratch[..SAMPLE_LEN]);
+        let lens = (0..SAMPLES).map(|i| {
+            let sample = &content[i * stride..][..SAMPLE_LEN];
+            samples.compress_to_buffer(sample, scratch).unwrap_or(SAMPLE_LEN)
+        });
+        lens.sum::<usize>() <= worthwhile(SAMPLES * SAMPLE_LEN)
+    }
+}
+
+/// The room that a worthwhile result needs at most. What does not fit there zstd finds out early.
+fn worthwhile(len: usize) -> usize {
+    len - len / GAIN_MIN - 1.min(len)
 }
 
 /// Why a chunk could not be opened. The chunk is dropped and sent again.
@@ -254,16 +313,60 @@ mod tests {
     }
 
     #[test]
-    fn content_that_stops_shrinking_after_the_probe_is_sent_as_it_is() {
+    fn content_whose_samples_promise_too_much_is_sent_as_it_is() {
         let pool = Pool::new(1, CHUNK_LEN);
         let mut sealer = Sealer::new(Some(1));
-        let content = [text(PROBE_LEN / 4), noise(CHUNK_LEN - PROBE_LEN / 4)].concat();
+        let content = [text(SAMPLE_LEN), noise(CHUNK_LEN - SAMPLE_LEN)].concat();
         for _ in 0..3 {
             let sealed = sealer.seal(Seq(0), ChunkKind::Mixed, CHUNK_LEN, filled(&pool, &content));
             assert!(!sealed.head.zstd && sealed.payload() == content);
         }
         let sealed = sealer.seal(Seq(0), ChunkKind::Mixed, CHUNK_LEN, filled(&pool, &text(CHUNK_LEN)));
         assert!(sealed.head.zstd, "a sealer that gave up on one chunk compresses the next");
+    }
+
+    #[test]
+    fn text_behind_or_around_a_file_that_does_not_shrink_is_compressed() {
+        let pool = Pool::new(1, CHUNK_LEN);
+        let mut sealer = Sealer::new(Some(1));
+        let half = CHUNK_LEN / 2;
+        for parts in [[noise(half), text(half)], [text(half), noise(half)]] {
+            let sealed = sealer.seal(Seq(0), ChunkKind::Mixed, CHUNK_LEN, filled(&pool, &parts.concat()));
+            assert!(sealed.head.zstd && sealed.payload().len() < CHUNK_LEN * 2 / 3);
+        }
+    }
+
+    #[test]
+    fn a_kind_that_does_not_shrink_is_tried_ever_more_rarely_until_it_does() {
+        let pool = Pool::new(1, CHUNK_LEN);
+        let mut sealer = Sealer::new(Some(1));
+        let slice = |k: u64| ChunkKind::Data { offset: k << 20, sole: false };
+        let mut tried = Vec::new();
+        for k in 1..60 {
+            if sealer.may_shrink(slice(k)) {
+                tried.push(k);
+                sealer.seal(Seq(0), slice(k), CHUNK_LEN, filled(&pool, &noise(CHUNK_LEN)));
+            }
+        }
+        assert_eq!(tried, [1, 3, 7, 15, 31, 47]);
+        assert!(sealer.may_shrink(ChunkKind::Mixed), "the other kind has its own luck");
+        assert!(sealer.may_shrink(slice(0)), "a new file is tried at once");
+        sealer.seal(Seq(0), slice(0), CHUNK_LEN, filled(&pool, &text(CHUNK_LEN)));
+        assert!((1..60).all(|k| sealer.may_shrink(slice(k))));
+    }
+
+    #[test]
+    fn the_level_can_change_from_chunk_to_chunk() {
+        let pool = Pool::new(1, CHUNK_LEN);
+        let mut sealer = Sealer::new(None);
+        let mut lens = Vec::new();
+        for level in [None, Some(1), Some(9), None, Some(1)] {
+            sealer.set_level(level);
+            let sealed = sealer.seal(Seq(0), ChunkKind::Mixed, CHUNK_LEN, filled(&pool, &text(CHUNK_LEN)));
+            lens.push(sealed.payload().len());
+        }
+        assert_eq!((lens[0], lens[1]), (CHUNK_LEN, lens[4]));
+        assert!(lens[3] == CHUNK_LEN && lens[2] != lens[1] && lens[1].max(lens[2]) < CHUNK_LEN / 3, "{lens:?}");
     }
 
     #[test]
