@@ -16,6 +16,9 @@ pub const WINDOW_DEFAULT: u32 = 128;
 /// Links of one session at once, the most either side accepts.
 pub const LINKS_MAX: usize = 64;
 
+/// Memory for the contexts of all workers that compress; with many workers it rules out the higher levels.
+pub const COMPRESS_MEMORY: usize = 32 << 20;
+
 /// Bytes that one write to a socket offers: small enough that it is still in the second-level cache when the kernel
 /// copies it (1 MiB writes cost 5 to 30 % more CPU).
 pub const WRITE_LEN: usize = 256 << 10;

@@ -19,6 +19,18 @@ pub enum Schedule {
     RoundRobin,
 }
 
+/// Which chunks are compressed. One that does not shrink is sent as it is, whatever is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Compress {
+    /// None.
+    Off,
+    /// Chunk by chunk, while the links are what limits and there is CPU for it.
+    #[default]
+    Auto,
+    /// All, at this zstd level.
+    Level(i32),
+}
+
 /// One `--link`: an interface by name, or a local or remote address.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LinkSpec {
@@ -63,8 +75,8 @@ pub struct SendOptions {
     pub links: Vec<LinkSpec>,
     /// Connections on each link; `None` lets the program choose.
     pub streams: Option<u16>,
-    /// zstd level for chunks that shrink; `None` sends them as they are.
-    pub compress: Option<i32>,
+    /// Which chunks are compressed.
+    pub compress: Compress,
     /// How chunks are spread over links.
     pub schedule: Schedule,
     /// With every link silent, how long to wait for one.
@@ -125,7 +137,7 @@ impl SendOptions {
             port: limits::PORT,
             links: Vec::new(),
             streams: None,
-            compress: None,
+            compress: Compress::Auto,
             schedule: Schedule::Pull,
             timeout: limits::TIMEOUT_DEFAULT,
             window_chunks: limits::WINDOW_DEFAULT,

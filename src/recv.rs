@@ -418,9 +418,10 @@ fn open_and_deliver(
         Ok(chunk) => {
             stats.chunks.fetch_add(1, Relaxed);
             let verdict = session.flow().verified(session.session, link, index, head.seq, chunk);
-            // a copy that is not needed gives its buffer back outside the flow's lock
-            if let Verdict::Duplicate(chunk) | Verdict::Stale(chunk) = verdict {
-                drop(chunk);
+            match verdict {
+                Verdict::Held => drop(session.stats.payload_bytes.fetch_add(head.payload_len.into(), Relaxed)),
+                // a copy that is not needed gives its buffer back outside the flow's lock
+                Verdict::Duplicate(chunk) | Verdict::Stale(chunk) => drop(chunk),
             }
         }
         Err((_, buf)) => {
@@ -817,6 +818,7 @@ impl Conductor<'_> {
             entries: if end.entries == 0 { finish.entries } else { end.entries },
             content_bytes: end.content_bytes,
             stream_bytes: finish.bytes,
+            payload_bytes: self.session.stats.payload_bytes.load(Relaxed),
             elapsed,
             transfer_digest: finish.digest,
             stream_digest: end.stream_digest,

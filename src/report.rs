@@ -155,6 +155,8 @@ pub struct Report {
     pub content_bytes: u64,
     /// Bytes of the archive or stream that the chunks carried.
     pub stream_bytes: u64,
+    /// Bytes of all chunks as they were sent, each counted once, without headers: what compression made of the stream.
+    pub payload_bytes: u64,
     /// From the first connection to Commit.
     pub elapsed: Duration,
     /// BLAKE3 over (length, digest) of all chunks in order; the same on both ends.

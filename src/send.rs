@@ -8,6 +8,8 @@
 //! 5. Wait for the first of: Commit, a failure on either side, a signal, all links lost.
 //! 6. Say so on every link (Bye or Abort), give the peer [`limits::DRAIN`] to close, and report.
 
+mod compress;
+
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,7 +23,8 @@ use tokio::sync::oneshot;
 use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::chunk::{FileDigest, Ordered, Pool, Sealer, TransferDigest};
+use self::compress::Compression;
+use crate::chunk::{FileDigest, Ordered, Pool, TransferDigest};
 use crate::error::{Error, ExitCode, escape, escape_words};
 use crate::flow::SendFlow;
 use crate::ids::{Digest, LinkId, SessionId};
@@ -37,7 +40,7 @@ use crate::link::{Alarm, Clock, Ended, LinkEvent, describe_io};
 use crate::manifest::{Draft, Pen};
 use crate::options::{LinkSpec, Schedule, SendOptions, Sources};
 use crate::report::{Event, ManifestReport, Report};
-use crate::source::{self, ChunkLines, FillScratch, NoteSink, Planned, Recorder, SourceEnd};
+use crate::source::{self, ChunkLines, FillScratch, Filled, NoteSink, Planned, Recorder, SourceEnd};
 use crate::stats::{Lap, LinkStats, Phase, Stage, Stats};
 use crate::wire::{self, Address, Commit, Control, Handshake, Layout, Offer, WireError};
 
@@ -438,13 +441,14 @@ impl Stages {
             stream: (agreed.layout == Layout::Raw).then(FileDigest::new),
             recorder: manifest.map(Recorder::new),
         }));
+        let compression = Arc::new(Compression::new(options.compress, workers, window));
         let threads: Vec<_> = (0..workers)
             .map(|i| {
                 let (planned, session, folded) = (running.planned.clone(), session.clone(), folded.clone());
-                let sealer = Sealer::new(options.compress);
+                let compression = compression.clone();
                 thread::Builder::new()
                     .name(format!("fill-{i}"))
-                    .spawn(move || fill_and_seal(planned, sealer, &session, &folded))
+                    .spawn(move || fill_and_seal(planned, &compression, &session, &folded))
             })
             .collect::<Result<_, _>>()
             .map_err(|e| Error::Bug(format!("cannot start a thread: {}", describe_io(&e))))?;
@@ -478,26 +482,29 @@ impl Stages {
 
 fn fill_and_seal(
     planned: crossbeam_channel::Receiver<Planned>,
-    mut sealer: Sealer,
+    compression: &Compression,
     session: &SendSession,
     folded: &Mutex<Folded>,
 ) {
     let _alarm = Alarm::new(&session.events);
     let mut scratch = FillScratch::default();
+    let mut sealer = compression.sealer();
     let [fill, hash, compress] = [Stage::Fill, Stage::Hash, Stage::Compress].map(|stage| session.stats.watch(stage));
     let mut lap = Lap::start();
     for planned in planned {
         lap.book(&fill.wait_in);
         let filled = planned.fill(&mut scratch);
         lap.book(&fill.busy);
-        let sealed = sealer.seal(filled.seq, filled.kind, filled.len, filled.buf);
-        lap.split(&hash.busy, sealer.take_compressed_for(), &compress.busy);
+        let Filled { seq, kind, len, buf, lines } = filled;
+        let (sealed, compressed_for) = compression.seal(session, &mut sealer, seq, kind, len, buf);
+        lap.split(&hash.busy, compressed_for, &compress.busy);
         let head = sealed.head;
+        session.stats.payload_bytes.fetch_add(head.payload_len.into(), Relaxed);
         {
             let mut folded = folded.lock().expect("a panicking worker ends the session");
             let Folded { order, transfer, stream, recorder } = &mut *folded;
             let mut lens = session.lens.lock().expect("no thread panics while it holds this lock");
-            let chunk = (head.kind, head.content_len, head.digest, filled.lines);
+            let chunk = (head.kind, head.content_len, head.digest, lines);
             order.push(head.seq.0, chunk, |(kind, len, digest, lines)| {
                 transfer.push(len as usize, digest);
                 if let Some(stream) = stream {
@@ -685,6 +692,7 @@ fn report(
         entries: commit.entries,
         content_bytes: commit.content_bytes,
         stream_bytes: totals.end.stream_bytes,
+        payload_bytes: session.stats.payload_bytes.load(Relaxed),
         elapsed,
         transfer_digest: totals.transfer_digest,
         stream_digest: totals.stream_digest,

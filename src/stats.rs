@@ -41,6 +41,8 @@ pub struct Stats {
     pub content_done: AtomicU64,
     /// Stream bytes acknowledged (sender) or delivered in order (receiver).
     pub stream_done: AtomicU64,
+    /// See [`Report::payload_bytes`](crate::report::Report::payload_bytes).
+    pub payload_bytes: AtomicU64,
     phase: AtomicU8,
     links: Mutex<Vec<Arc<LinkStats>>>,
     stages: Mutex<Vec<(Stage, Arc<Stopwatch>)>>,
@@ -158,6 +160,12 @@ impl Stats {
         all.extend(Usage::now().since(began));
         all.sort_by_key(|times| times.stage);
         all
+    }
+
+    /// Bytes that all links have carried, see [`LinkReport::wire_bytes`].
+    pub fn wire_bytes(&self) -> u64 {
+        let links = self.links.lock().expect("no thread panics while it holds this lock");
+        links.iter().map(|l| l.wire_bytes.load(Relaxed)).sum()
     }
 
     /// All links so far, in the order they came up.

@@ -1,6 +1,7 @@
 //! Chunks, the buffers they live in, their digests, and how they are made ready for the wire. No I/O.
 
 mod digest;
+mod gauge;
 mod pool;
 mod seal;
 
@@ -8,6 +9,7 @@ use std::sync::Arc;
 
 pub use crate::wire::{ChunkHead, ChunkKind};
 pub use digest::{FileDigest, Misplaced, Ordered, TransferDigest, chunk_digest};
+pub use gauge::{Compressed, Gauge, Look};
 pub use pool::{Buf, Pool};
 pub use seal::{OpenError, Opener, Sealer};
 

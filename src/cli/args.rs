@@ -13,7 +13,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::error::escape;
 use crate::limits;
-use crate::options::{Destination, LinkSpec, RecvOptions, Schedule, SendOptions, Sources, VerifyOptions};
+use crate::options::{Compress, Destination, LinkSpec, RecvOptions, Schedule, SendOptions, Sources, VerifyOptions};
 
 /// How much is said on standard error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
@@ -136,9 +136,10 @@ struct SendTyped {
     /// Connections on each link (default: as many as pay)
     #[arg(long, value_name = "N", value_parser = streams)]
     streams: Option<u16>,
-    /// Compress with this zstd level, -7 to 22, what shrinks; 0 is off (default: off)
-    #[arg(long, value_name = "LEVEL", allow_negative_numbers = true, value_parser = level)]
-    compress: Option<i32>,
+    /// Compress what shrinks: while it makes the transfer faster, never, or always at a zstd level of -7 to 22 (default:
+    /// auto)
+    #[arg(long, value_name = "auto|off|LEVEL", allow_negative_numbers = true, value_parser = compress)]
+    compress: Option<Compress>,
     /// How chunks are spread over links: each takes the next when it has room, or strict rotation
     #[arg(
         long,
@@ -271,7 +272,7 @@ fn send(typed: SendTyped, exists: &dyn Fn(&Path) -> bool) -> Result<SendOptions,
     options.port = target.port;
     options.links = typed.links;
     options.streams = typed.streams;
-    options.compress = typed.compress.filter(|level| *level != 0);
+    options.compress = typed.compress.unwrap_or_default();
     options.schedule = match typed.schedule {
         ScheduleTyped::Pull => Schedule::Pull,
         ScheduleTyped::Rr => Schedule::RoundRobin,
@@ -467,8 +468,14 @@ fn streams(text: &str) -> Result<u16, String> {
     text.parse().ok().filter(|n| (1..=most).contains(n)).ok_or_else(|| format!("not a number from 1 to {most}"))
 }
 
-fn level(text: &str) -> Result<i32, String> {
-    text.parse().ok().filter(|n| (-7..=22).contains(n)).ok_or_else(|| "not a level from -7 to 22".to_owned())
+fn compress(text: &str) -> Result<Compress, String> {
+    match text {
+        "auto" => return Ok(Compress::Auto),
+        "off" | "0" => return Ok(Compress::Off),
+        _ => {}
+    }
+    let level = text.parse().ok().filter(|n| (-7..=22).contains(n));
+    level.map(Compress::Level).ok_or_else(|| "type auto, off, or a level from -7 to 22".to_owned())
 }
 
 fn listen(text: &str) -> Result<IpAddr, String> {
@@ -670,12 +677,18 @@ mod tests {
         let links = ["10.0.0.1", "fd00::1"].map(|a| LinkSpec::Address(a.parse().expect("an address")));
         assert_eq!(options.links[0], LinkSpec::Interface("eth1".into()));
         assert_eq!(options.links[1..], links);
-        assert_eq!((options.streams, options.compress, options.schedule), (Some(4), Some(3), Schedule::RoundRobin));
+        assert_eq!(
+            (options.streams, options.compress, options.schedule),
+            (Some(4), Compress::Level(3), Schedule::RoundRobin)
+        );
         let bare = sent("send a h");
-        assert_eq!((bare.streams, bare.compress, bare.schedule), (None, None, Schedule::Pull));
+        assert_eq!((bare.streams, bare.compress, bare.schedule), (None, Compress::Auto, Schedule::Pull));
         assert_eq!((bare.timeout, bare.window_chunks), (limits::TIMEOUT_DEFAULT, limits::WINDOW_DEFAULT));
-        assert_eq!(sent("send --compress -5 a h").compress, Some(-5));
-        assert_eq!(sent("send --compress 0 a h").compress, None);
+        assert_eq!(sent("send --compress -5 a h").compress, Compress::Level(-5));
+        assert_eq!(sent("send --compress auto a h").compress, Compress::Auto);
+        for off in ["off", "0"] {
+            assert_eq!(sent(&format!("send --compress {off} a h")).compress, Compress::Off);
+        }
         let options = received("recv --listen 10.0.0.2 -p 0 --timeout 2h --window 64M /restore/");
         assert_eq!(options.listen, Some(IpAddr::from([10, 0, 0, 2])));
         assert_eq!((options.port, options.timeout.as_secs(), options.window_chunks), (0, 7200, 64));

@@ -200,6 +200,11 @@ pub fn report(report: &Report, side: &Side, verbosity: Verbosity) -> String {
     let seconds = report.elapsed.as_secs_f64();
     let goodput = if seconds > 0.0 { report.stream_bytes as f64 / seconds } else { 0.0 };
     let _ = writeln!(out, "{verb} {what} in {}, {}", span(report.elapsed), rate(goodput));
+    // Chunks that did not shrink are not worth a line.
+    if report.payload_bytes < report.stream_bytes - report.stream_bytes / 100 {
+        let part = report.payload_bytes as f64 * 100.0 / report.stream_bytes as f64;
+        let _ = writeln!(out, "compressed to {part:.1} %: {} on the links", bytes(report.payload_bytes));
+    }
     links(&mut out, &report.links);
     let _ = writeln!(out, "transfer digest  {}", report.transfer_digest);
     if let Some(digest) = report.stream_digest {
@@ -446,6 +451,7 @@ mod tests {
             entries: 8_001,
             content_bytes: 2_000_000_000,
             stream_bytes: 2_004_000_000,
+            payload_bytes: 2_004_000_000,
             elapsed: Duration::from_millis(4_200),
             transfer_digest: Digest([0xab; 32]),
             stream_digest: None,
@@ -535,6 +541,8 @@ mod tests {
         assert_eq!(lines[5], "whole: every entry is on the receiver's disk, synced and verified");
         assert_eq!(lines[6], "limited by: link l1+l\\x1b2, 99 % used");
         assert_eq!(lines.len(), 7);
+        let text = report(&Report { payload_bytes: 340_000_000, ..sample() }, &Side::Send, Verbosity::Normal);
+        assert_eq!(text.lines().nth(1), Some("compressed to 17.0 %: 340 MB on the links"));
         let raw = Report { entries: 0, stream_digest: Some(Digest([1; 32])), links: Vec::new(), ..sample() };
         let text = report(&raw, &Side::Recv(Destination::Stdout), Verbosity::Normal);
         assert!(text.starts_with("received 2.00 GB (2,000,000,000 bytes) in"), "{text}");

@@ -74,6 +74,16 @@ impl Scheduler {
         self.waiting.lowest().filter(|seq| *seq < credit).map(Seq)
     }
 
+    /// How many numbers wait below `end`.
+    pub fn waiting_below(&self, end: u64) -> usize {
+        self.waiting.count_below(end)
+    }
+
+    /// Links in the rotation.
+    pub fn links(&self) -> usize {
+        self.rotation.len()
+    }
+
     /// Whether an idle link may send late numbers once more. Strict rotation does not: it is there to show its cost.
     pub fn hedges(&self) -> bool {
         self.schedule == Schedule::Pull

@@ -40,6 +40,8 @@ pub struct SendFlow<P> {
     held: SeqSet,
     scheduler: Scheduler,
     in_flight: InFlight,
+    /// How often the last chunk that waited and had credit was taken.
+    ran_dry: u64,
 }
 
 #[derive(Debug)]
@@ -118,6 +120,7 @@ impl<P: Clone> SendFlow<P> {
             held: SeqSet::default(),
             scheduler: Scheduler::new(schedule),
             in_flight: InFlight::default(),
+            ran_dry: 0,
         }
     }
 
@@ -190,6 +193,9 @@ impl<P: Clone> SendFlow<P> {
         let at = seq.0.checked_sub(self.acked).map(|at| at as usize);
         let wanted = at.is_some_and(|at| self.slots[at].payload.is_some());
         self.in_flight.sent(link, seq, wanted, now);
+        if self.waiting() == 0 {
+            self.ran_dry += 1;
+        }
         let Some(at) = at else { return };
         self.slots[at].sent = true;
         while self.slots.get((self.unsent - self.acked) as usize).is_some_and(|s| s.sent) {
@@ -277,6 +283,22 @@ impl<P: Clone> SendFlow<P> {
     /// Chunks below it survive a power loss on the receiver, as it says.
     pub fn durable(&self) -> u64 {
         self.durable
+    }
+
+    /// Chunks that may be sent and that no link has taken. Before the first ack, when it is not known yet what may be
+    /// sent, all that are sealed.
+    pub fn waiting(&self) -> usize {
+        self.scheduler.waiting_below(if self.credit == 0 { u64::MAX } else { self.credit })
+    }
+
+    /// How often the links have taken the last chunk that waited.
+    pub fn ran_dry(&self) -> u64 {
+        self.ran_dry
+    }
+
+    /// Links that are up.
+    pub fn links(&self) -> usize {
+        self.scheduler.links()
     }
 
     /// Chunk frames that a link carries and the receiver has not settled.

@@ -43,6 +43,15 @@ impl SeqSet {
         self.iter().next()
     }
 
+    /// How many members are below `end`.
+    pub fn count_below(&self, end: u64) -> usize {
+        let below = |(word, index): (&u64, u64)| match end.saturating_sub(index * 64) {
+            bits @ 0..64 => (word & ((1 << bits) - 1)).count_ones() as usize,
+            64.. => word.count_ones() as usize,
+        };
+        self.words.iter().zip(self.first..).map(below).sum()
+    }
+
     /// Members in rising order.
     pub fn iter(&self) -> impl Iterator<Item = u64> {
         self.words.iter().zip(self.first..).flat_map(|(word, index)| ones(*word, index * 64))
@@ -125,6 +134,7 @@ mod tests {
                 }
                 prop_assert_eq!(set.contains(seq), model.contains(&seq));
                 prop_assert_eq!(set.lowest(), model.first().copied());
+                prop_assert_eq!(set.count_below(seq), model.range(..seq).count());
                 prop_assert_eq!(set.first_absent(seq), (seq..).find(|s| !model.contains(s)).unwrap());
                 let bits = (0..64).filter(|i| model.contains(&(seq + i))).fold(0, |word, i| word | 1 << i);
                 prop_assert_eq!(set.bits_from(seq), bits);
