@@ -70,12 +70,13 @@ fn a_bit_that_flips_now_and_then_costs_that_chunk_and_is_counted_on_its_link() {
     receiver.expect(0);
     assert!(same);
     let flips = flips.load(SeqCst);
-    assert!(flips > 0);
-    assert_eq!(column(&sender, "127.0.0.3", CORRUPT), flips, "{sender:?}");
+    // A copy that was not needed any more, since the chunk was late and had come on the other link, is not looked at.
+    let (here, there) = (column(&sender, "127.0.0.3", CORRUPT), column(&receiver, "lo", CORRUPT));
+    assert!((1..=flips).contains(&there), "{flips} bits flipped: {receiver:?}");
+    assert!((1..=there).contains(&here), "{flips} bits flipped: {sender:?}");
     assert_eq!(column(&sender, "127.0.0.2", CORRUPT), 0, "{sender:?}");
-    assert_eq!(column(&receiver, "lo", CORRUPT), flips, "{receiver:?}");
     let resent = column(&sender, "127.0.0.2", RESENT) + column(&sender, "127.0.0.3", RESENT);
-    assert!(resent >= flips, "{sender:?}");
+    assert!(resent >= here, "{sender:?}");
     assert_eq!(column(&sender, "127.0.0.3", OUTAGES), 0, "{sender:?}");
     sender.tells("link 127.0.0.3 brought a chunk that fails verification");
     receiver.tells("link lo brought a chunk that fails verification");

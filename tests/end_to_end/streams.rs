@@ -1,8 +1,8 @@
 //! The raw pipe: `send -` into `recv -`, byte for byte, with the stream's own BLAKE3 on both ends.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, Read};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use crate::ends::{End, recv, scratch, send};
 use crate::trees::{digest, random_bytes, text_bytes};
@@ -86,7 +86,7 @@ impl<R: Read> Read for Counted<'_, R> {
 fn a_stream_beyond_two_gibibytes_is_counted_whole() {
     let len: u64 = (1 << 31) + 1;
     let receiver = recv("-").start_apart();
-    let mut producer = std::process::Command::new("head");
+    let mut producer = Command::new("head");
     producer.args(["-c", &len.to_string(), "/dev/zero"]).stdout(Stdio::piped());
     let mut producer = producer.spawn().unwrap();
     let sender = send("-", receiver.port()).stdin(producer.stdout.take().unwrap()).start();
@@ -98,4 +98,58 @@ fn a_stream_beyond_two_gibibytes_is_counted_whole() {
     let hex = blake3::Hash::from_bytes(arrived).to_hex();
     sender.expect(0).tells(&hex).tells("2,147,483,649 bytes");
     receiver.expect(0).tells(&hex).tells("2,147,483,649 bytes");
+}
+
+/// Whether the long runs are asked for; says so if not.
+fn is_long(what: &str) -> bool {
+    let long = std::env::var_os("BLAST_LARGE").is_some();
+    if !long {
+        eprintln!("SKIPPED: {what}: BLAST_LARGE=1 asks for it");
+    }
+    long
+}
+
+#[test]
+fn files_beyond_four_and_eight_gibibytes_keep_their_size_and_leave_what_follows_intact() {
+    if !is_long("files of 21 GB, all holes") {
+        return;
+    }
+    let dir = scratch();
+    let source = dir.path().join("s");
+    fs::create_dir(&source).unwrap();
+    let sizes = [(1u64 << 32) - 1, 1 << 32, (1 << 33) - 1, 1 << 33];
+    for size in sizes {
+        File::create(source.join(size.to_string())).unwrap().set_len(size).unwrap();
+        fs::write(source.join(format!("{size}.after")), b"E").unwrap();
+    }
+    let mut receiver = recv("-").start_apart();
+    let output = receiver.take_stdout();
+    let sender = send(&source, receiver.port()).start();
+    let listed = Command::new("tar").args(["-tvf", "-"]).stdin(output).output().expect("tar");
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    for size in sizes {
+        for (name, size) in [(size.to_string(), size), (format!("{size}.after"), 1)] {
+            let line = listed.lines().find(|l| l.ends_with(&format!(" {name}"))).expect("it is listed");
+            assert_eq!(line.split_whitespace().nth(2), Some(&*size.to_string()), "{line}");
+        }
+    }
+    sender.wait().expect(0);
+    receiver.wait().expect(0);
+}
+
+#[test]
+fn one_file_beyond_eight_gibibytes_arrives_as_its_bytes() {
+    if !is_long("a file of 8.6 GB, all holes") {
+        return;
+    }
+    let dir = scratch();
+    let len = (1u64 << 33) + 1;
+    File::create(dir.path().join("f")).unwrap().set_len(len).unwrap();
+    let receiver = recv("-").start_apart();
+    let sender = send(dir.path().join("f"), receiver.port()).start();
+    let (arrived, count, receiver) = drain(receiver);
+    assert_eq!(count, len);
+    let hex = blake3::Hash::from_bytes(arrived).to_hex();
+    sender.wait().expect(0).tells(&hex).tells("8,589,934,593 bytes");
+    receiver.wait().expect(0).tells(&hex);
 }
