@@ -2,13 +2,14 @@
 //! ago. Each is told apart at once and in words, and a receiver that was disturbed goes on.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use blast::wire::{HEADER_LEN, PREFIX_LEN, PUBLISHED_KEY, VERSION};
 use rustix::process::Signal;
+use socket2::{Domain, Socket, Type};
 
 use crate::ends::{Outcome, recv, recv_on, scratch, send};
 use crate::trees::{assert_same, random_bytes, small, write};
@@ -152,31 +153,32 @@ fn a_listener_that_says_nothing_is_left_after_a_bounded_time() {
     assert!(began.elapsed() >= Duration::from_secs(4), "{:?}", began.elapsed());
 }
 
+/// A port that is ours and on which nobody listens; a receiver can listen on it nevertheless.
+fn reserved() -> (Socket, u16) {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.set_reuse_address(true).unwrap();
+    socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
+    let port = socket.local_addr().unwrap().as_socket().unwrap().port();
+    (socket, port)
+}
+
 #[test]
 fn a_refused_connection_is_tried_again_for_ten_seconds_since_scripts_start_both_ends_at_once() {
     let dir = scratch();
     write(dir.path().join("s/f"), b"x");
-    // Free at the moment, and nobody listens.
-    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let late = send(dir.path().join("s"), port).start();
-            late.says("waiting for the receiver");
-        });
-        scope.spawn(|| {
-            let sender = send(dir.path().join("s"), port).outcome();
-            sender.expect(4).claims_nothing().tells("connection refused").tells(&format!("127.0.0.1:{port}"));
-            let took = sender.took.as_secs_f32();
-            assert!((9.5..16.0).contains(&took), "{took} s");
-        });
-    });
+    let (_nobody, port) = reserved();
+    let in_vain = send(dir.path().join("s"), port).start();
     // A receiver that comes meanwhile is found.
-    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
-    let early = send(dir.path().join("s"), port).start();
-    assert!(!early.ends_within(Duration::from_millis(500)), "it waits");
-    let receiver = recv_on(port, dir.path().join("d")).start();
+    let (_reserved, later) = reserved();
+    let early = send(dir.path().join("s"), later).start();
+    assert!(!early.ends_within(Duration::from_millis(500)), "it waits: {}", early.said());
+    let receiver = recv_on(later, dir.path().join("d")).start();
     early.wait().expect(0);
     receiver.wait().expect(0);
+    let sender = in_vain.wait();
+    sender.expect(4).claims_nothing().tells("connection refused").tells(&format!("127.0.0.1:{port}"));
+    let took = sender.took.as_secs_f32();
+    assert!((9.5..16.0).contains(&took), "{took} s");
 }
 
 #[test]
