@@ -88,6 +88,73 @@ fn a_log_holds_plain_lines_and_standard_output_the_report() {
     assert!(sent.report().starts_with("sent ") && received.report().starts_with("received "));
 }
 
+/// The one JSON object that a text is.
+fn object(text: &str) -> serde_json::Value {
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(text.trim_end().bytes().all(|b| (b' '..=b'~').contains(&b)), "{text}");
+    let value: serde_json::Value = serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"));
+    assert!(value.is_object(), "{text}");
+    value
+}
+
+#[test]
+fn the_report_for_programs_is_one_object_and_nothing_else() {
+    let dir = scratch();
+    let tree = dir.path().join("tree");
+    fs::create_dir(&tree).expect("a directory");
+    put(tree.join("file"), &[7; 3 << 20]);
+    let socket = tree.join(OsStr::from_bytes(b"s\xff"));
+    drop(UnixListener::bind(socket).expect("a socket"));
+    let restored = dir.path().join("restored");
+    let (receiver, port) = recv([OsStr::new("--json"), restored.as_os_str()]);
+    let to = format!("127.0.0.1:{port}");
+    let sent = run([OsStr::new("send"), OsStr::new("--json"), tree.as_os_str(), OsStr::new(&to)]).with_code(0);
+    let received = receiver.end().with_code(0);
+    let (sent, received) = (object(&sent.report()), object(&received.report()));
+    for (side, object) in [("send", &sent), ("recv", &received)] {
+        assert_eq!((&object["side"], &object["code"], &object["whole"]), (&side.into(), &0.into(), &true.into()));
+        assert_eq!((&object["entries"], &object["content_bytes"]), (&2.into(), &(3 << 20).into()));
+        assert_eq!(object["transfer_digest"], sent["transfer_digest"]);
+        assert!(object["limited_by"]["text"].is_string() && object["links"][0]["used"].is_number(), "{object}");
+        assert_eq!(object["notes"]["sender"]["named"][0]["path_hex"], "73ff");
+        let has =
+            |stage| object["stages"]["receiver"].as_array().is_some_and(|s| s.iter().any(|s| s["stage"] == stage));
+        assert!(["receive", "verify", "unpack", "write", "sync", "process"].into_iter().all(has), "{object}");
+    }
+    assert!(sent["stages"]["sender"].as_array().is_some_and(|stages| stages.len() >= 5), "{sent}");
+}
+
+#[test]
+fn a_failure_for_programs_is_one_object_beside_the_line_for_people() {
+    let dir = scratch();
+    let missing = dir.path().join("missing");
+    let ended = run([OsStr::new("send"), OsStr::new("--json"), missing.as_os_str(), OsStr::new("127.0.0.1:1")]);
+    let ended = ended.with_code(2);
+    let failure = object(&ended.report());
+    assert_eq!(failure["code"], 2);
+    assert!(failure["error"].as_str().is_some_and(|e| e.contains("missing")) && failure["hint"].is_string());
+    assert!(ended.stderr.contains("missing"), "{}", ended.stderr);
+    let usage = run(["send", "--json", "--nonsense", "a", "h"]).with_code(2);
+    assert_eq!(object(&usage.report())["code"], 2);
+    // where data would be, no object goes
+    let usage = run(["recv", "--json", "--nonsense", "-"]).with_code(2);
+    assert!(usage.stdout.is_empty());
+    assert_eq!(object(&usage.stderr)["code"], 2);
+}
+
+#[test]
+fn the_object_goes_to_standard_error_where_the_data_goes_to_standard_output() {
+    let dir = scratch();
+    put(dir.path().join("file"), b"bytes");
+    let (receiver, port) = recv(["--json", "-"]);
+    let to = format!("127.0.0.1:{port}");
+    run([OsStr::new("send"), OsStr::new("-q"), dir.path().join("file").as_os_str(), OsStr::new(&to)]).with_code(0);
+    let received = receiver.end().with_code(0);
+    assert_eq!(received.stdout, b"bytes");
+    let last = object(received.stderr.lines().last().expect("a line"));
+    assert_eq!((&last["content_bytes"], &last["entries"]), (&5.into(), &0.into()));
+}
+
 /// Run a sender of standard input on a terminal of its own and return all that the terminal got. The stream stays open
 /// until `enough` says that the terminal has got enough, or forever has passed.
 fn on_a_terminal(environment: &str, enough: impl Fn(&[u8]) -> bool) -> Option<Vec<u8>> {

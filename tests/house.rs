@@ -26,12 +26,14 @@ const IMPORTS: [(&str, &[&str]); 12] = [
 ];
 
 /// Crates that are named only in some rooms.
-const CRATES: [(&str, &[&str]); 5] = [
+const CRATES: [(&str, &[&str]); 7] = [
     ("tar", &["archive"]),
     ("tokio", &["link", "send", "recv"]),
     ("socket2", &["link", "send", "recv"]),
     ("clap", &["cli"]),
     ("indicatif", &["cli"]),
+    ("serde", &["cli"]),
+    ("serde_json", &["cli"]),
 ];
 
 /// The longest a source file may be, lines.

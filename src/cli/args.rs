@@ -26,12 +26,21 @@ pub enum Verbosity {
     Verbose,
 }
 
+/// How a transfer's result is said.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
 /// A command line as meant.
 pub enum Request {
     /// Send something; the observer is not set yet.
-    Send(SendOptions, Verbosity),
+    Send(SendOptions, Verbosity, Form),
     /// Receive something; the observer is not set yet.
-    Recv(RecvOptions, Verbosity),
+    Recv(RecvOptions, Verbosity, Form),
     /// Compare a tree with a manifest.
     Verify(VerifyOptions, Verbosity),
     /// Print this text and be done (`--help`, `--version`).
@@ -193,6 +202,9 @@ struct CommonTyped {
     /// Write the BLAKE3 of every file to FILE, as b3sum does (for b3sum --check)
     #[arg(long, value_name = "FILE")]
     manifest: Option<PathBuf>,
+    /// Print the report, or the error, as one JSON object instead
+    #[arg(long)]
+    json: bool,
     /// Print errors only
     #[arg(long, short, conflicts_with = "verbose")]
     quiet: bool,
@@ -221,6 +233,17 @@ impl CommonTyped {
     fn verbosity(&self) -> Verbosity {
         Verbosity::of(self.quiet, self.verbose)
     }
+
+    fn form(&self) -> Form {
+        if self.json { Form::Json } else { Form::Text }
+    }
+}
+
+/// Where the failure of a command line that cannot be meant is wanted as JSON, and whether standard output is for data.
+pub fn wants_json(args: &[OsString]) -> Option<bool> {
+    let mut options = args.iter().skip(1).take_while(|arg| *arg != "--");
+    let data = args.get(1).is_some_and(|arg| arg == "recv") && args.iter().any(|arg| arg == "-");
+    options.any(|arg| arg == "--json").then_some(data)
 }
 
 /// Read a whole command line, the program's name first. `exists` says whether a path names anything here, following no
@@ -232,12 +255,12 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, exists: &dyn Fn(&Path) ->
     };
     match typed.command {
         Command::Send(typed) => {
-            let verbosity = typed.common.verbosity();
-            Ok(Request::Send(send(typed, exists)?, verbosity))
+            let (verbosity, form) = (typed.common.verbosity(), typed.common.form());
+            Ok(Request::Send(send(typed, exists)?, verbosity, form))
         }
         Command::Recv(typed) => {
-            let verbosity = typed.common.verbosity();
-            Ok(Request::Recv(recv(typed)?, verbosity))
+            let (verbosity, form) = (typed.common.verbosity(), typed.common.form());
+            Ok(Request::Recv(recv(typed)?, verbosity, form))
         }
         Command::Verify(typed) => {
             let verbosity = Verbosity::of(typed.quiet, typed.verbose);
@@ -559,7 +582,7 @@ mod tests {
 
     fn sent(line: &str) -> SendOptions {
         match words(line) {
-            Ok(Request::Send(options, _)) => options,
+            Ok(Request::Send(options, ..)) => options,
             Ok(_) => panic!("{line}: not a send"),
             Err(e) => panic!("{line}: {e:?}"),
         }
@@ -567,7 +590,7 @@ mod tests {
 
     fn received(line: &str) -> RecvOptions {
         match words(line) {
-            Ok(Request::Recv(options, _)) => options,
+            Ok(Request::Recv(options, ..)) => options,
             Ok(_) => panic!("{line}: not a recv"),
             Err(e) => panic!("{line}: {e:?}"),
         }
@@ -728,10 +751,10 @@ mod tests {
 
     #[test]
     fn bytes_that_are_no_text_are_paths_and_never_hosts() {
-        let Ok(Request::Send(options, _)) = run(&[b"send", b"\xff\x1b[31m", b"h"]) else { panic!("not taken") };
+        let Ok(Request::Send(options, ..)) = run(&[b"send", b"\xff\x1b[31m", b"h"]) else { panic!("not taken") };
         let Sources::Paths(paths) = options.sources else { panic!("not paths") };
         assert_eq!(paths[0].as_os_str().as_bytes(), b"\xff\x1b[31m");
-        let Ok(Request::Recv(options, _)) = run(&[b"recv", b"\xff"]) else { panic!("not taken") };
+        let Ok(Request::Recv(options, ..)) = run(&[b"recv", b"\xff"]) else { panic!("not taken") };
         assert_eq!(options.destination, Destination::Path(OsString::from_vec(b"\xff".to_vec()).into()));
         for line in [
             &[&b"send"[..], b"a", b"\xff\x1b[31m"][..],
@@ -754,8 +777,14 @@ mod tests {
             assert!(text.contains("blast"), "{line}: {text}");
             assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
         }
-        assert!(matches!(words("send -q a h"), Ok(Request::Send(_, Verbosity::Quiet))));
-        assert!(matches!(words("recv -v a"), Ok(Request::Recv(_, Verbosity::Verbose))));
+        assert!(matches!(words("send --json a h"), Ok(Request::Send(_, Verbosity::Normal, Form::Json))));
+        let wants = |line: &str| wants_json(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
+        assert_eq!(wants("blast send --json - --x h"), Some(false));
+        assert_eq!(wants("blast recv - --json x"), Some(true), "standard output is not ours");
+        assert_eq!(wants("blast send -- --json h"), None);
+        assert_eq!(wants("blast"), None);
+        assert!(matches!(words("send -q a h"), Ok(Request::Send(_, Verbosity::Quiet, Form::Text))));
+        assert!(matches!(words("recv -v a"), Ok(Request::Recv(_, Verbosity::Verbose, Form::Text))));
         let Ok(Request::Verify(options, Verbosity::Verbose)) = words("verify -v a --manifest m") else {
             panic!("not taken");
         };

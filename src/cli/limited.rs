@@ -14,7 +14,7 @@ pub fn line(limited: &Limited) -> String {
         Limit::TooShort => "nothing: too short to tell".to_owned(),
         Limit::NoneAlone(None) => "nothing that was measured".to_owned(),
         Limit::NoneAlone(Some(most)) => format!("nothing alone; used most: {}, {percent}", name(most)),
-        Limit::Links(_) | Limit::Cpu(..) => format!("{}, {percent} used", name(&limited.by)),
+        Limit::Links(_) | Limit::Cpu(..) | Limit::Others(_) => format!("{}, {percent} used", name(&limited.by)),
         Limit::Producer | Limit::Consumer | Limit::Sender | Limit::RoundTrip => {
             format!("{}, waited for {percent} of the time", name(&limited.by))
         }
@@ -35,6 +35,7 @@ pub fn name(limit: &Limit) -> String {
             return format!("link {}{more}", named.join("+"));
         }
         Limit::Cpu(end, stage) => return format!("CPU: {} on the {}", work(*stage), end_name(*end)),
+        Limit::Others(end) => return format!("CPU: other programs on the {}", end_name(*end)),
         Limit::Producer => "standard input (the producer)",
         Limit::Consumer => "standard output (the consumer)",
         Limit::Walk => "sender's walk of the tree",

@@ -2,15 +2,18 @@
 //! one that reads the command line or the environment.
 //!
 //! Data owns standard output in `blast recv -`; the report then goes to standard error. Everywhere else the report is
-//! the result and goes to standard output, and all that is said meanwhile goes to standard error.
+//! the result and goes to standard output, and all that is said meanwhile goes to standard error. With `--json` the
+//! report, or the failure, is one JSON object in the same place.
 
 mod args;
 mod exit;
+mod json;
 mod limited;
 mod progress;
 mod render;
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::process;
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,35 +24,40 @@ use crate::error::{Error, ExitCode};
 use crate::options::{Destination, Observer, RecvOptions, SendOptions, VerifyOptions};
 use crate::report::{Event, Report};
 use crate::stats::{Phase, Stats};
-use args::{Misuse, Request, Verbosity};
+use args::{Form, Misuse, Request, Verbosity};
 use progress::{Progress, Screen};
 use render::Side;
 
 /// Run the program; the process exits with what this returns.
 pub fn main() -> process::ExitCode {
     exit::end_on_panic();
-    let code = match args::parse(std::env::args_os(), &|path| path.symlink_metadata().is_ok()) {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let json = args::wants_json(&args);
+    let code = match args::parse(args, &|path| path.symlink_metadata().is_ok()) {
         Ok(Request::Print(text)) => {
             out(&text);
             ExitCode::Whole
         }
-        Ok(Request::Send(options, verbosity)) => {
-            run(Side::Send, verbosity, |observer, stats| crate::send::run(SendOptions { observer, ..options }, stats))
-        }
-        Ok(Request::Recv(options, verbosity)) => {
+        Ok(Request::Send(options, verbosity, form)) => run(Side::Send, verbosity, form, |observer, stats| {
+            crate::send::run(SendOptions { observer, ..options }, stats)
+        }),
+        Ok(Request::Recv(options, verbosity, form)) => {
             let to_stdout = options.destination == Destination::Stdout;
             if to_stdout && io::stdout().is_terminal() {
-                misused(&Misuse {
+                let misuse = Misuse {
                     what: "standard output is a terminal, and 'recv -' writes raw bytes to it".to_owned(),
                     hint: "send them into a pipe or a file: blast recv - | COMMAND".to_owned(),
-                })
+                };
+                misused(&misuse, json)
             } else {
                 let side = Side::Recv(options.destination.clone());
-                run(side, verbosity, |observer, stats| crate::recv::run(RecvOptions { observer, ..options }, stats))
+                run(side, verbosity, form, |observer, stats| {
+                    crate::recv::run(RecvOptions { observer, ..options }, stats)
+                })
             }
         }
         Ok(Request::Verify(options, verbosity)) => verify(&options, verbosity),
-        Err(misuse) => misused(&misuse),
+        Err(misuse) => misused(&misuse, json),
     };
     exit::code(code)
 }
@@ -58,6 +66,7 @@ pub fn main() -> process::ExitCode {
 fn run(
     side: Side,
     verbosity: Verbosity,
+    form: Form,
     transfer: impl FnOnce(Observer, Arc<Stats>) -> Result<Report, Error>,
 ) -> ExitCode {
     let stats = Arc::new(Stats::default());
@@ -72,6 +81,8 @@ fn run(
         })
     };
     let sending = side == Side::Send;
+    // What arrives, that is; what is said must go elsewhere.
+    let to_stdout = side == Side::Recv(Destination::Stdout);
     let progress = Progress::start(screen.clone(), stats.clone(), sending);
     let outcome = transfer(observer, stats.clone());
     drop(progress);
@@ -81,15 +92,21 @@ fn run(
                 screen.say("warning: standard input was empty: a stream of 0 bytes was sent");
             }
             match (&side, verbosity) {
+                _ if form == Form::Json => say_json(&json::report(&report, &side), to_stdout),
                 (_, Verbosity::Quiet) if report.code == ExitCode::Whole => {}
                 (_, Verbosity::Quiet) => screen.say(&render::partial(&report, &side)),
-                (Side::Recv(Destination::Stdout), _) => err(&render::report(&report, &side, verbosity)),
+                _ if to_stdout => err(&render::report(&report, &side, verbosity)),
                 _ => out(&render::report(&report, &side, verbosity)),
             }
             report.code
         }
         Err(e) => {
-            screen.say(&render::failure(&e.to_string(), how_far(&e, &stats, sending), e.hint()));
+            if form == Form::Text || !to_stdout {
+                screen.say(&render::failure(&e.to_string(), how_far(&e, &stats, sending), e.hint()));
+            }
+            if form == Form::Json {
+                say_json(&json::failure(&e.to_string(), e.exit_code(), e.hint()), to_stdout);
+            }
             e.exit_code()
         }
     }
@@ -143,9 +160,20 @@ fn is_news(event: &Event, down: &mut BTreeMap<String, usize>) -> bool {
     }
 }
 
-fn misused(misuse: &Misuse) -> ExitCode {
-    err(&format!("blast: {}\n", render::failure(&misuse.what, None, Some(&misuse.hint))));
+/// `json` as [`args::wants_json`] has it.
+fn misused(misuse: &Misuse, json: Option<bool>) -> ExitCode {
+    if json != Some(true) {
+        err(&format!("blast: {}\n", render::failure(&misuse.what, None, Some(&misuse.hint))));
+    }
+    if let Some(to_stdout) = json {
+        say_json(&json::failure(&misuse.what, ExitCode::Usage, Some(&misuse.hint)), to_stdout);
+    }
     ExitCode::Usage
+}
+
+/// The result as JSON, where it is not among the data.
+fn say_json(line: &str, data_on_stdout: bool) {
+    if data_on_stdout { err(line) } else { out(line) }
 }
 
 /// Whoever reads our output may have gone (`| head`); that changes nothing about the transfer.

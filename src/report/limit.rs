@@ -45,6 +45,8 @@ pub enum Limit {
     Sync,
     /// An end's CPU, most of it used by that stage.
     Cpu(End, Stage),
+    /// An end's CPU, most of it used by other programs.
+    Others(End),
     /// The time that an acknowledgement takes, with a whole window under way.
     RoundTrip,
     /// Told by the receiver, which does not know more: it waited for the sender.
@@ -101,6 +103,10 @@ pub fn limit(elapsed: Duration, sender: &[StageTimes], receiver: &[StageTimes], 
         .into_iter()
         .filter_map(|(end, times)| times.cpu_full().map(|share| (end, times, share)))
         .max_by(|a, b| a.1.process().total_cmp(&b.1.process()));
+    let by_others = [(End::Sender, sender.machine()), (End::Receiver, receiver.machine())]
+        .into_iter()
+        .filter(|(_, machine)| *machine >= CPU_FULL)
+        .max_by(|a, b| a.1.total_cmp(&b.1));
     let mut inside = sender.of_sender();
     inside.extend(receiver.of_receiver());
     let network_threads = sender.one(Stage::Send, |t| t.busy).max(receiver.one(Stage::Receive, |t| t.busy));
@@ -123,6 +129,8 @@ pub fn limit(elapsed: Duration, sender: &[StageTimes], receiver: &[StageTimes], 
             (Limit::RoundTrip, without)
         } else if sender.stages.is_empty() && without >= 0.5 {
             (Limit::Sender, without)
+        } else if let Some((end, machine)) = by_others {
+            (Limit::Others(end), machine)
         } else if elapsed < LONG {
             (Limit::TooShort, 0.0)
         } else {
@@ -202,9 +210,14 @@ impl<'a> Times<'a> {
         self.workers(&[Stage::Process])
     }
 
+    /// The part of all CPUs that anybody used.
+    fn machine(&self) -> f64 {
+        self.workers(&[Stage::Machine])
+    }
+
     /// How full the CPUs are, if they are and it is by us.
     fn cpu_full(&self) -> Option<f64> {
-        let (process, machine) = (self.process(), self.workers(&[Stage::Machine]));
+        let (process, machine) = (self.process(), self.machine());
         let full = process >= CPU_FULL || (machine >= CPU_FULL && process >= CPU_OURS);
         full.then_some(process.max(machine))
     }
@@ -415,6 +428,8 @@ mod tests {
             end.extend(cpus(3.0));
         }
         assert_eq!(run.told(), (Limit::Links(vec!["lo".into()]), 98));
+        let by_others = Run::calm().set(stage(Stage::Machine, 8, 79.0, 0.0, 0.0));
+        assert_eq!(by_others.told(), (Limit::Others(End::Sender), 100));
         let busy_thread = Run::calm().links(&seems_full).set(stage(Stage::Receive, 1, 9.4, 0.1, 0.0));
         assert_eq!(busy_thread.told(), (Limit::Cpu(End::Receiver, Stage::Receive), 95));
     }
