@@ -32,6 +32,11 @@ pub fn scratch() -> tempfile::TempDir {
     made.or_else(|_| tempfile::tempdir()).expect("a place for trees")
 }
 
+/// A number that may be chosen from outside.
+pub fn from_env(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().map_or(default, |n| n.parse().unwrap_or_else(|_| panic!("{name} is no number")))
+}
+
 /// Whether this is root; says so if not.
 pub fn is_root(what: &str) -> bool {
     let root = rustix::process::geteuid().is_root();

@@ -54,7 +54,7 @@ fn less_than_a_chunk_arrives_without_anybody_pressing_a_key() {
 }
 
 /// A raw transfer in the middle: everything given so far has arrived except a tail shorter than a chunk.
-fn half_way() -> (End, End, std::process::ChildStdin) {
+pub fn half_way() -> (End, End, std::process::ChildStdin) {
     let receiver = recv("-").start();
     let mut sender = send("-", receiver.port()).stdin(Stdio::piped()).start();
     let mut input = sender.take_stdin();
@@ -193,6 +193,30 @@ fn a_producer_that_pauses_longer_than_a_silent_link_may_is_waited_for() {
     for end in [&sender, &receiver] {
         assert!(!end.err.contains("down"), "no link was taken for dead: {end:?}");
     }
+}
+
+#[test]
+fn an_end_that_was_suspended_for_longer_than_a_link_may_be_silent_comes_back_and_finishes() {
+    thread::scope(|scope| {
+        for sender_sleeps in [true, false] {
+            scope.spawn(move || {
+                let (receiver, sender, mut input) = half_way();
+                let sleeper = if sender_sleeps { &sender } else { &receiver };
+                sleeper.signal(Signal::STOP);
+                let pause = blast::limits::IDLE_TIMEOUT + Duration::from_secs(2);
+                assert!(!(if sender_sleeps { &receiver } else { &sender }).ends_within(pause), "the other end waits");
+                sleeper.signal(Signal::CONT);
+                let rest = random_bytes(6, 5 << 20);
+                input.write_all(&rest).unwrap();
+                drop(input);
+                sender.wait().expect(0);
+                let receiver = receiver.wait();
+                receiver.expect(0);
+                let begun = random_bytes(2, (3 << 20) + 100);
+                assert!(receiver.out == [begun, rest].concat());
+            });
+        }
+    });
 }
 
 #[test]

@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::ends::{Run, recv, scratch};
+use super::finish::half_way;
+use crate::ends::{Run, from_env, recv, scratch};
 use crate::relay::Relay;
 use crate::trees::{list, random_bytes, small, write};
 
@@ -22,10 +23,6 @@ const SURVIVES: Duration = Duration::from_secs(15);
 
 /// How many go on at once; nearly all of their time is waiting.
 const AT_ONCE: usize = 20;
-
-fn from_env(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().map_or(default, |n| n.parse().unwrap_or_else(|_| panic!("{name} is no number")))
-}
 
 /// Who is to be killed, once it is known.
 #[derive(Default)]
@@ -95,6 +92,16 @@ fn round(source: &Path, sender_dies: bool, at: u64, name: &str) -> u64 {
     relay.total()
 }
 
+/// The same without a relay between, so that the kernel's own reset is what the survivor sees.
+fn without_a_relay(sender_dies: bool) {
+    let (receiver, sender, _input) = half_way();
+    let (victim, survivor) = if sender_dies { (sender, receiver) } else { (receiver, sender) };
+    victim.signal(Signal::KILL);
+    drop(victim);
+    let survivor = survivor.wait_within(SURVIVES);
+    survivor.expect(4).claims_nothing().tells("all links").tells("incomplete");
+}
+
 #[test]
 fn an_end_whose_peer_is_killed_at_any_moment_neither_hangs_nor_calls_it_success() {
     let dir = scratch();
@@ -106,6 +113,8 @@ fn an_end_whose_peer_is_killed_at_any_moment_neither_hangs_nor_calls_it_success(
     println!("BLAST_SEED={first} BLAST_KILLS={rounds}; {whole} bytes pass in all");
     let (next, source) = (AtomicUsize::new(0), &source);
     thread::scope(|scope| {
+        scope.spawn(|| without_a_relay(true));
+        scope.spawn(|| without_a_relay(false));
         for _ in 0..AT_ONCE.min(rounds as usize) {
             scope.spawn(|| {
                 loop {
