@@ -47,6 +47,8 @@
 //! - **Success is one thing.** The sender's last word is Finish with the digest of all chunks. The receiver syncs the
 //!   disk, then answers Commit on every link. Without Commit the sender fails; end-of-file and resets end nothing. What
 //!   happened to single entries travels beside the stream as [`report::Note`]s and makes the exit code 1.
+//! - **Every stage times itself**: at work, waiting for input, waiting for output, on both ends ([`stats::Stage`]); the
+//!   receiver's times travel in Commit, and the report names what limited the run ([`report::limit`]).
 //!
 //! # The rooms
 //!
