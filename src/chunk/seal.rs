@@ -140,12 +140,12 @@ impl Compress {
     fn samples_shrink(&mut self, level: i32, content: &[u8]) -> bool {
         self.samples.set_compression_level(level.min(SAMPLE_LEVEL)).expect("zstd clamps levels");
         let stride = (content.len() - SAMPLE_LEN) / (SAMPLES - 1);
-        let (samples, scratch) = (&mut self.samples, &mut self.scratch[..SAMPLE_LEN]);
-        let lens = (0..SAMPLES).map(|i| {
-            let sample = &content[i * stride..][..SAMPLE_LEN];
-            samples.compress_to_buffer(sample, scratch).unwrap_or(SAMPLE_LEN)
-        });
-        lens.sum::<usize>() <= worthwhile(SAMPLES * SAMPLE_LEN)
+        // one piece costs a quarter of four: zstd skips ever faster through what does not shrink
+        let (samples, room) = self.scratch.split_at_mut(SAMPLES * SAMPLE_LEN);
+        for (i, sample) in samples.chunks_exact_mut(SAMPLE_LEN).enumerate() {
+            sample.copy_from_slice(&content[i * stride..][..SAMPLE_LEN]);
+        }
+        self.samples.compress_to_buffer(samples, &mut room[..worthwhile(SAMPLES * SAMPLE_LEN)]).is_ok()
     }
 }
 

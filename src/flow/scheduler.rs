@@ -74,6 +74,11 @@ impl Scheduler {
         self.waiting.lowest().filter(|seq| *seq < credit).map(Seq)
     }
 
+    /// Whether a number waits below `end`.
+    pub fn is_waiting_below(&self, end: u64) -> bool {
+        self.waiting.lowest().is_some_and(|seq| seq < end)
+    }
+
     /// How many numbers wait below `end`.
     pub fn waiting_below(&self, end: u64) -> usize {
         self.waiting.count_below(end)

@@ -193,7 +193,7 @@ impl<P: Clone> SendFlow<P> {
         let at = seq.0.checked_sub(self.acked).map(|at| at as usize);
         let wanted = at.is_some_and(|at| self.slots[at].payload.is_some());
         self.in_flight.sent(link, seq, wanted, now);
-        if self.waiting() == 0 {
+        if !self.scheduler.is_waiting_below(self.credit) {
             self.ran_dry += 1;
         }
         let Some(at) = at else { return };
