@@ -369,19 +369,20 @@ fn rows(report: &str) -> Vec<Row> {
     rows
 }
 
-/// `  l1  33.3 %  52.4 MB  50  0  0  0  0  last: why`
+/// `  l1  33.3 %  99 %  52.4 MB  50  0  0  0  0  last: why`; a link that was never up has `-` for what it was used.
 fn row(line: &str) -> Row {
     let (figures, last) = line.split_once("last: ").unwrap_or((line, ""));
     let words: Vec<String> = figures.split_whitespace().map(|w| w.replace(',', "")).collect();
-    let count = |at: usize| words[at].parse().unwrap_or_else(|_| panic!("{:?} in {line:?}", words[at]));
+    let counts = &words[words.len().saturating_sub(5)..];
+    let count = |at: usize| counts[at].parse().unwrap_or_else(|_| panic!("{:?} in {line:?}", counts[at]));
     Row {
         name: words[0].clone(),
         share: words[1].parse().unwrap_or_else(|_| panic!("no share in {line:?}")),
-        chunks: count(5),
-        resent: count(6),
-        hedged: count(7),
-        corrupt: count(8),
-        outages: count(9),
+        chunks: count(0),
+        resent: count(1),
+        hedged: count(2),
+        corrupt: count(3),
+        outages: count(4),
         last: last.to_owned(),
     }
 }

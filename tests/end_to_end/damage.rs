@@ -46,15 +46,15 @@ fn damaged(see: impl Fn(&Passing, &mut Piece) + Send + Sync + 'static) -> (Outco
 fn column(end: &Outcome, link: &str, column: usize) -> u64 {
     let row = end.report().lines().find(|l| l.trim_start().starts_with(&format!("{link} ")));
     let row = row.unwrap_or_else(|| panic!("no row for {link}: {end:?}"));
-    // "12.3 %" and "4.5 MB" are two words each
+    // "12.3 %", "99 %" and "4.5 MB" are two words each
     let words: Vec<&str> = row.split_whitespace().collect();
     words[column].replace(',', "").parse().unwrap_or_else(|_| panic!("column {column} of '{row}'"))
 }
 
-const CHUNKS: usize = 5;
-const RESENT: usize = 6;
-const CORRUPT: usize = 8;
-const OUTAGES: usize = 9;
+const CHUNKS: usize = 7;
+const RESENT: usize = 8;
+const CORRUPT: usize = 10;
+const OUTAGES: usize = 11;
 
 #[test]
 fn a_bit_that_flips_now_and_then_costs_that_chunk_and_is_counted_on_its_link() {
