@@ -1,0 +1,416 @@
+//! The receiver's one decider: takes every event, one at a time, and says when the session is over and how.
+
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
+
+use super::abort;
+use super::door::{Caller, advertised, link_name, turn_away};
+use super::stages::Stages;
+use crate::error::{Error, ExitCode, escape_words};
+use crate::ids::{LinkId, SessionId};
+use crate::limits;
+use crate::link::cables;
+use crate::link::recv_link::{self, RecvSession};
+use crate::link::watch::{self, Interrupts, Watch};
+use crate::link::{Ended, LinkEvent, describe_io, discover, handshake};
+use crate::options::RecvOptions;
+use crate::report::{Event, ManifestReport, Note, Notes, Report};
+use crate::sink::{Sink, SinkEnd};
+use crate::stats::{Phase, Stage};
+use crate::wire::{Address, Commit, Control, Finish, Handshake, Layout};
+
+pub(super) struct Conductor<'a> {
+    pub(super) options: &'a RecvOptions,
+    pub(super) session: Arc<RecvSession>,
+    pub(super) port: u16,
+    /// Where the sender knows that we can be reached.
+    pub(super) advertised: Vec<Address>,
+    pub(super) watch: Watch,
+    /// Ids that have joined, so that a repeated Join is refused.
+    pub(super) joined: HashSet<LinkId>,
+    /// How many connections in a row of each peer address ended damaged.
+    pub(super) damaged: HashMap<IpAddr, u32>,
+    /// What is known of each connection.
+    pub(super) peers: Vec<Peer>,
+    pub(super) finish: Option<Finish>,
+}
+
+/// One connection, as the conductor sees it.
+pub(super) struct Peer {
+    pub(super) link: LinkId,
+    pub(super) ip: IpAddr,
+    /// Good chunks that had come over the same interface before.
+    pub(super) chunks_before: u64,
+    /// Ends it.
+    pub(super) go: Arc<Notify>,
+    /// It was told to go.
+    pub(super) leaving: bool,
+}
+
+impl Conductor<'_> {
+    /// Work a connection; `answer` is said first.
+    pub(super) fn start_link(
+        &mut self,
+        link: LinkId,
+        mut stream: TcpStream,
+        peer: SocketAddr,
+        answer: Option<Handshake>,
+    ) {
+        let session = self.session.clone();
+        let stats = session.stats.link(&link_name(&stream, peer));
+        self.joined.insert(link);
+        let go = Arc::new(Notify::new());
+        let ip = discover::canonical(peer.ip());
+        let chunks_before = stats.chunks.load(Relaxed);
+        self.peers.push(Peer { link, ip, chunks_before, go: go.clone(), leaving: false });
+        tokio::task::spawn_local(async move {
+            if let Some(answer) = answer
+                && handshake::say(&mut stream, &answer, &session.key).await.is_err()
+            {
+                return;
+            }
+            recv_link::run(&session, link, stats, stream, go).await;
+        });
+    }
+
+    /// Keep count of damage by peer: a link that brings nothing else is turned away when it is dialled again.
+    fn judge(&mut self, link: LinkId, ended: Ended, chunks: u64) -> Ended {
+        let Some(at) = self.peers.iter().position(|p| p.link == link) else { return ended };
+        let Peer { ip, chunks_before, .. } = self.peers.swap_remove(at);
+        let strikes = self.damaged.entry(ip).or_insert(0);
+        if chunks - chunks_before >= limits::GOOD_CHUNKS || !(ended.damaged || ended.for_good) {
+            *strikes = 0;
+        }
+        if ended.for_good {
+            *strikes = limits::CORRUPT_IN_A_ROW_MAX;
+        } else if ended.damaged {
+            *strikes += 1;
+        }
+        let for_good = *strikes >= limits::CORRUPT_IN_A_ROW_MAX;
+        Ended { for_good, ..ended }
+    }
+
+    /// Everything until the last chunk has been delivered.
+    pub(super) async fn receive(
+        &mut self,
+        inbox: &mut UnboundedReceiver<LinkEvent>,
+        callers: &mut UnboundedReceiver<Caller>,
+        failure: &mut UnboundedReceiver<Error>,
+        interrupts: &mut Interrupts,
+    ) -> Result<Finish, Error> {
+        let mut changes = self.session.cables.changes();
+        loop {
+            let deadline = self.watch.deadline();
+            tokio::select! {
+                Some(event) = inbox.recv() => {
+                    self.handle(event)?;
+                    if let Some(finish) = self.finished()? {
+                        return Ok(finish);
+                    }
+                }
+                Some(caller) = callers.recv() => self.admit(caller),
+                Some(error) = failure.recv() => return Err(error),
+                signal = interrupts.next() => {
+                    return Err(Error::Interrupted(format!("{signal}; incomplete, {}", self.progress())));
+                }
+                () = cables::changed(&mut changes) => self.advertise_again(),
+                () = watch::at(deadline) => return Err(self.lost()),
+            }
+        }
+    }
+
+    /// Tell the sender of interfaces that have come or gone.
+    fn advertise_again(&mut self) {
+        let now = advertised(self.port);
+        if now != self.advertised {
+            self.advertised = now.clone();
+            let mut words = self.session.last_words();
+            words.addresses = (now, words.addresses.1 + 1);
+            drop(words);
+            self.session.bells.ring_all();
+        }
+    }
+
+    /// Sync, then tell every link.
+    #[expect(clippy::too_many_arguments, reason = "one mailbox for each kind of news")]
+    pub(super) async fn commit(
+        &mut self,
+        sink: Sink,
+        finish: Finish,
+        layout: Layout,
+        stages: &Stages,
+        inbox: &mut UnboundedReceiver<LinkEvent>,
+        callers: &mut UnboundedReceiver<Caller>,
+        failure: &mut UnboundedReceiver<Error>,
+        interrupts: &mut Interrupts,
+    ) -> Result<(Finish, SinkEnd), Error> {
+        let digest = stages.transfer.lock().expect("a panicking worker ends the session").finish();
+        if digest != finish.digest {
+            abort(sink).await;
+            return Err(Error::Verification(format!("digest {digest} arrived, the sender says {}", finish.digest)));
+        }
+        self.session.stats.enter(Phase::Syncing);
+        let (tell, mut ended) = oneshot::channel();
+        thread::Builder::new()
+            .name("sink-end".into())
+            .spawn(move || drop(tell.send(sink.finish(finish))))
+            .map_err(|e| Error::Bug(format!("cannot start a thread: {}", describe_io(&e))))?;
+        let end: SinkEnd = loop {
+            tokio::select! {
+                end = &mut ended => {
+                    break end.unwrap_or_else(|_| Err(Error::Bug("the sink's last thread panicked".into())))?;
+                }
+                Some(event) = inbox.recv() => self.handle(event)?,
+                Some(caller) = callers.recv() => self.admit(caller),
+                Some(error) = failure.recv() => return Err(error),
+                signal = interrupts.next() => {
+                    return Err(Error::Interrupted(format!("{signal} while syncing; {}", self.progress())));
+                }
+            }
+        };
+        let expected = (finish.entries, finish.content_bytes);
+        if layout == Layout::Archive && end.notes.losses == 0 && end.entries != 0 && end.entries != expected.0 {
+            return Err(Error::Verification(format!("{} entries arrived, {} were sent", end.entries, expected.0)));
+        }
+        let sender_losses = finish.unnamed.0 + self.source_notes().losses;
+        let partial = sender_losses + end.notes.losses > 0;
+        let commit = Commit {
+            code: if partial { ExitCode::Partial } else { ExitCode::Whole },
+            entries: if end.entries == 0 { finish.entries } else { end.entries },
+            content_bytes: end.content_bytes,
+            digest,
+            stream_digest: end.stream_digest,
+            totals: (end.notes.losses, end.notes.harmless),
+            stages: self.session.stats.stages(Stage::Receive),
+            notes: end.notes.named.clone(),
+        };
+        self.session.last_words().commit = Some(commit);
+        self.session.bells.ring_all();
+        Ok((finish, end))
+    }
+
+    /// After Commit: until the sender has confirmed it and one link has ended in goodbyes, or the sender is gone. Durable
+    /// is durable, whatever the sender knows.
+    pub(super) async fn until_bye(
+        &mut self,
+        inbox: &mut UnboundedReceiver<LinkEvent>,
+        callers: &mut UnboundedReceiver<Caller>,
+    ) {
+        let mut patience = Instant::now() + limits::PEER_GONE;
+        let mut confirmed = false;
+        while !confirmed || self.watch.connections() > 0 {
+            tokio::select! {
+                Some(event) = inbox.recv() => match event {
+                    LinkEvent::Control(Control::Bye) if !confirmed => {
+                        confirmed = true;
+                        patience = Instant::now() + limits::DRAIN;
+                    }
+                    LinkEvent::Down { ended, .. } if confirmed && ended == Ended::over() => break,
+                    event => drop(self.count(event)),
+                },
+                Some(caller) = callers.recv() => self.admit(caller),
+                () = tokio::time::sleep_until(patience) => break,
+            }
+        }
+        if !confirmed {
+            let text = "everything is durable here, but the sender left before it confirmed that it knows".into();
+            (self.options.observer)(Event::Warning(text));
+        }
+    }
+
+    /// After a failure: until the sender has heard of it, on a link that is up or by dialling one that is not.
+    pub(super) async fn until_told(
+        &mut self,
+        inbox: &mut UnboundedReceiver<LinkEvent>,
+        callers: &mut UnboundedReceiver<Caller>,
+        error: &Error,
+    ) {
+        let mut told = self.watch.connections() > 0;
+        while !told || self.watch.connections() > 0 {
+            tokio::select! {
+                Some(event) = inbox.recv() => {
+                    drop(self.count(event));
+                    told |= self.watch.connections() > 0;
+                }
+                Some(caller) = callers.recv() => match caller.message {
+                    // A refusal would be about this one link; on a link that is up the first word is Abort.
+                    Handshake::Join { session, link, nonce } if self.may_join(session, link) => {
+                        let joined = Handshake::Joined { session, link, nonce };
+                        self.start_link(link, caller.stream, caller.peer, Some(joined));
+                    }
+                    _ => turn_away(caller, error.exit_code(), &error.reason()),
+                },
+            }
+        }
+    }
+
+    /// Whether a link of that id could be one of this session.
+    fn may_join(&self, session: SessionId, link: LinkId) -> bool {
+        session == self.session.session && !self.joined.contains(&link) && self.watch.connections() < limits::LINKS_MAX
+    }
+
+    /// Decide about a caller once the session runs.
+    fn admit(&mut self, caller: Caller) {
+        match caller.message {
+            Handshake::Join { session, link, nonce } if session == self.session.session => {
+                let ip = discover::canonical(caller.peer.ip());
+                let strikes = self.damaged.get(&ip).copied().unwrap_or(0);
+                if strikes >= limits::CORRUPT_IN_A_ROW_MAX {
+                    return turn_away(caller, ExitCode::Verification, "this link damaged too much in a row");
+                }
+                if !self.may_join(session, link) {
+                    return turn_away(caller, ExitCode::Network, "this link has joined before, or there are too many");
+                }
+                let joined = Handshake::Joined { session, link, nonce };
+                self.start_link(link, caller.stream, caller.peer, Some(joined));
+            }
+            Handshake::Join { .. } => {
+                turn_away(caller, ExitCode::Network, "no such session: the receiver was started anew");
+            }
+            _ => turn_away(caller, ExitCode::Refused, "the receiver is busy with another sender"),
+        }
+    }
+
+    fn handle(&mut self, event: LinkEvent) -> Result<(), Error> {
+        match self.count(event) {
+            Some(LinkEvent::Control(Control::Abort { code, reason })) => {
+                Err(Error::Peer { code, reason: escape_words(&reason) })
+            }
+            Some(LinkEvent::Control(Control::Finish(finish))) => {
+                if self.finish.is_some_and(|known| known != finish) {
+                    return Err(Error::Verification("the sender contradicts its own Finish".into()));
+                }
+                self.finish = Some(finish);
+                self.session
+                    .flow()
+                    .finish(finish.chunks)
+                    .map_err(|v| Error::Verification(format!("the sender broke the protocol: {v}")))
+            }
+            Some(LinkEvent::Control(Control::Notes { first, notes })) => {
+                self.take_notes(first, notes);
+                Ok(())
+            }
+            Some(LinkEvent::Hopeless { link }) => {
+                if self.peers.iter().all(|p| p.link == link || p.leaving) {
+                    let text = "the only link that is left damages every chunk";
+                    return Err(Error::Verification(format!("{text}; {}", self.progress())));
+                }
+                if let Some(peer) = self.peers.iter_mut().find(|p| p.link == link) {
+                    peer.leaving = true;
+                    peer.go.notify_one();
+                }
+                Ok(())
+            }
+            Some(LinkEvent::Panicked) => Err(Error::Bug("a thread of the receiver panicked".into())),
+            Some(LinkEvent::Violation { what, .. }) => {
+                Err(Error::Verification(format!("the sender broke the protocol: {what}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Keep count of links and damage; what else there is to decide comes back.
+    fn count(&mut self, event: LinkEvent) -> Option<LinkEvent> {
+        let tell = self.options.observer.clone();
+        match event {
+            LinkEvent::Up { stats, .. } => {
+                let again = self.watch.up(&stats.name);
+                tell(Event::LinkUp { name: stats.name.clone(), again });
+            }
+            LinkEvent::Down { stats, ended, link } => {
+                let ended = self.judge(link, ended, stats.chunks.load(Relaxed));
+                self.watch.down(&stats.name, &ended, Instant::now());
+                if self.session.stats.phase() != Phase::Done && self.session.last_words().abort.is_none() {
+                    stats.outages.fetch_add(1, Relaxed);
+                    *stats.last_error.lock().expect("no thread panics while it holds this lock") =
+                        Some(ended.reason.clone());
+                    let remaining = self.watch.remaining();
+                    tell(Event::LinkDown { name: stats.name.clone(), reason: ended.reason, remaining });
+                }
+            }
+            LinkEvent::Corrupt { stats, count } => tell(Event::Corrupt { link: stats.name.clone(), count }),
+            other => return Some(other),
+        }
+        None
+    }
+
+    fn take_notes(&self, first: u64, notes: Vec<Note>) {
+        let mut have = self.session.notes.lock().expect("no thread panics while it holds this lock");
+        let Some(skip) = (have.len() as u64).checked_sub(first) else { return };
+        let room = limits::NOTES_MAX - have.len().min(limits::NOTES_MAX);
+        have.extend(notes.into_iter().skip(usize::try_from(skip).unwrap_or(usize::MAX)).take(room));
+        drop(have);
+        self.session.bells.ring_all();
+    }
+
+    /// Finish, once everything it counts is here.
+    fn finished(&self) -> Result<Option<Finish>, Error> {
+        let Some(finish) = self.finish else { return Ok(None) };
+        if finish.notes > limits::NOTES_MAX as u64 {
+            return Err(Error::Verification(format!("the sender announces {} notes", finish.notes)));
+        }
+        let notes = self.session.notes.lock().expect("no thread panics while it holds this lock").len() as u64;
+        Ok((self.session.flow().complete() && notes >= finish.notes).then_some(finish))
+    }
+
+    fn source_notes(&self) -> Notes {
+        let mut notes = Notes::default();
+        for note in self.session.notes.lock().expect("no thread panics while it holds this lock").iter() {
+            notes.push(note.clone());
+        }
+        notes
+    }
+
+    fn lost(&self) -> Error {
+        let reasons = self.watch.reasons();
+        if self.watch.all_damaged() {
+            return Error::Verification(format!("every link was given up ({reasons}); {}", self.progress()));
+        }
+        Error::Network(format!("all links to the sender are lost ({reasons}); incomplete, {}", self.progress()))
+    }
+
+    fn progress(&self) -> String {
+        format!("{} bytes delivered, nothing committed", self.session.stats.stream_done.load(Relaxed))
+    }
+
+    pub(super) fn report(
+        &self,
+        finish: Finish,
+        end: SinkEnd,
+        manifest: Option<ManifestReport>,
+        elapsed: Duration,
+    ) -> Report {
+        let mut source_notes = self.source_notes();
+        source_notes.losses += finish.unnamed.0;
+        source_notes.harmless += finish.unnamed.1;
+        Report {
+            code: source_notes
+                .exit_code()
+                .max(end.notes.exit_code())
+                .max(manifest.as_ref().map_or(ExitCode::Whole, ManifestReport::exit_code)),
+            manifest,
+            entries: if end.entries == 0 { finish.entries } else { end.entries },
+            content_bytes: end.content_bytes,
+            stream_bytes: finish.bytes,
+            payload_bytes: self.session.stats.payload_bytes.load(Relaxed),
+            elapsed,
+            transfer_digest: finish.digest,
+            stream_digest: end.stream_digest,
+            links: self.session.stats.links().iter().map(|l| l.report()).collect(),
+            source_notes,
+            sink_notes: end.notes,
+            sender_stages: Vec::new(),
+            receiver_stages: self.session.stats.stages(Stage::Receive),
+            empty_stdin: false,
+        }
+    }
+}
