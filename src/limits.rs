@@ -132,12 +132,16 @@ pub const PENDING_MAX: usize = 64;
 /// See [`PENDING_MAX`].
 pub const PENDING_PER_ADDRESS_MAX: usize = 8;
 
+/// Connections of one link that the sender dials at once.
+pub const DIALS_AT_ONCE: usize = 4;
+
 /// The port both sides use unless told otherwise.
 pub const PORT: u16 = 7411;
 
 const _: () = assert!(CHUNK_LEN.is_power_of_two() && CHUNK_LEN >= 1024);
 const _: () = assert!(CHUNK_LEN.is_multiple_of(WRITE_LEN));
 const _: () = assert!(WINDOW_DEFAULT <= WINDOW_MAX && WINDOW_MAX.is_multiple_of(64));
+const _: () = assert!(DIALS_AT_ONCE < PENDING_PER_ADDRESS_MAX, "one place is left for a stranger on the same host");
 const _: () = assert!(LINKS_MAX <= 64, "one bit of a word for each link");
 const _: () = assert!(PATH_LEN_MAX * 2 + TARGET_LEN_MAX < PAX_LEN_MAX);
 const _: () = assert!(PAX_LEN_MAX + 4 * 512 <= CHUNK_LEN);

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -168,11 +169,12 @@ impl LinkIds {
     }
 }
 
-/// Keep one link of `candidate` up for as long as the session lives: work `first` if it is given, and dial again, with
+/// Keep one connection of `candidate` up for as long as the session lives: work `first` if it is given, and dial again, with
 /// backoff, whenever the link is down. Returns only when the link is given up for good.
 pub async fn keep_up(
     session: Arc<SendSession>,
     ids: Arc<LinkIds>,
+    turns: Arc<Semaphore>,
     candidate: Candidate,
     first: Option<(LinkId, TcpStream)>,
 ) {
@@ -203,7 +205,7 @@ pub async fn keep_up(
             return;
         }
         let joined = tokio::select! {
-            joined = join(&session, ids.next(), &candidate.routes) => joined,
+            joined = join(&session, ids.next(), &turns, &candidate.routes) => joined,
             // what was sent while there was no cable will not be answered
             () = session.cables.until_plugged(interface) => continue,
         };
@@ -231,7 +233,13 @@ async fn rest(session: &SendSession, pause: Duration, interface: Option<&str>) -
     }
 }
 
-async fn join(session: &SendSession, link: LinkId, routes: &[Route]) -> Result<(LinkId, TcpStream), Ended> {
+async fn join(
+    session: &SendSession,
+    link: LinkId,
+    turns: &Semaphore,
+    routes: &[Route],
+) -> Result<(LinkId, TcpStream), Ended> {
+    let _turn = turns.acquire().await;
     let (mut stream, _) = first_of(routes.to_vec()).await.map_err(Unreached::ended)?;
     let nonce = fresh_nonce().map_err(|e| Ended::lost(e.to_string()))?;
     let message = Handshake::Join { session: session.session, link, nonce };

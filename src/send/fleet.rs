@@ -4,9 +4,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 
 use super::reach::Agreed;
 use crate::ids::LinkId;
+use crate::limits;
 use crate::link::dial::{self, LinkIds};
 use crate::link::discover::{self, Candidate};
 use crate::link::send_link::{self, SendSession};
@@ -20,6 +22,8 @@ pub(super) struct Fleet {
     pub(super) ids: Arc<LinkIds>,
     /// Connections on each link.
     pub(super) streams: u16,
+    /// Connections that may still be added.
+    pub(super) room: u16,
     /// What is kept up, as pairs of our address and the receiver's.
     pub(super) kept: Vec<(IpAddr, IpAddr)>,
     /// A first connection that is none of the links by hand, so that it carries no chunks.
@@ -38,6 +42,7 @@ impl Fleet {
             session: session.clone(),
             ids: Arc::new(LinkIds::default()),
             streams: options.streams.unwrap_or(1).max(1),
+            room: limits::LINKS_MAX as u16 - 1,
             kept: Vec::new(),
             by_hand: !options.links.is_empty(),
             addresses: agreed.addresses,
@@ -83,9 +88,11 @@ impl Fleet {
     }
 
     fn keep(&mut self, candidate: Candidate, mut first: Option<(LinkId, TcpStream)>) {
-        for _ in 0..self.streams {
-            let (session, ids) = (self.session.clone(), self.ids.clone());
-            tokio::task::spawn_local(dial::keep_up(session, ids, candidate.clone(), first.take()));
+        let turns = Arc::new(Semaphore::new(limits::DIALS_AT_ONCE));
+        for _ in 0..self.streams.min(self.room) {
+            self.room -= 1;
+            let (session, ids, turns) = (self.session.clone(), self.ids.clone(), turns.clone());
+            tokio::task::spawn_local(dial::keep_up(session, ids, turns, candidate.clone(), first.take()));
         }
     }
 }

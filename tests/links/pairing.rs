@@ -129,11 +129,13 @@ fn links_by_hand_that_lead_nowhere_end_in_an_error_on_both_ends() {
 #[test]
 fn streams_are_so_many_connections_on_every_link() {
     let Some(lab) = Lab::up(&["100mbit", "100mbit"]) else { return };
-    let stream = Stream::start(&lab, Length::Open, "10.77.1.2", &["--streams", "2"], &[]);
+    let stream = Stream::start(&lab, Length::Open, "10.77.1.2", &["--streams", "20"], &[]);
     for link in ["l1", "l2"] {
         let line = format!("link {link} is up");
-        until(&format!("two of: {line}"), || stream.sender.said().matches(&line).count() == 2);
+        until(&format!("20 times: {line}"), || stream.sender.said().matches(&line).count() == 20);
     }
-    let rows = stream.arrives().sent();
+    let arrived = stream.arrives();
+    assert!(!arrived.sender.err.contains("is down"), "the receiver turned none away: {:?}", arrived.sender);
+    let rows = arrived.sent();
     assert_eq!(names(&rows), ["l1", "l2"], "streams of one link are one line of the report");
 }
