@@ -67,6 +67,9 @@ impl Prepared {
                     let text = "standard output is a terminal: send it to a pipe or a file, or name a destination";
                     return Err(Error::Usage(text.into()));
                 }
+                if was_closed(stdout) {
+                    return Err(Error::Usage("standard output is closed: everything would be lost".into()));
+                }
                 let fd = rustix::io::fcntl_dupfd_cloexec(stdout, 0);
                 return Ok(Prepared::onto(fd.map_err(|e| failed("cannot use standard output", e))?));
             }
@@ -181,6 +184,14 @@ const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::
 fn make_root(parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd, rustix::io::Errno> {
     rustix::fs::mkdirat(parent, name, Mode::RWXU)?;
     rustix::fs::openat(parent, name, DIRECTORY.union(OFlags::NOFOLLOW), Mode::empty())
+}
+
+/// Whether standard output was closed when the process began: the standard library then opens `/dev/null` in its place,
+/// for reading and writing, which a shell's redirection to it does not.
+fn was_closed(stdout: impl AsFd + Copy) -> bool {
+    let is_null =
+        rustix::fs::fstat(stdout).is_ok_and(|s| (rustix::fs::major(s.st_rdev), rustix::fs::minor(s.st_rdev)) == (1, 3));
+    is_null && rustix::fs::fcntl_getfl(stdout).is_ok_and(|flags| flags.contains(OFlags::RDWR))
 }
 
 fn existing_directory(path: &Path, shown: &str) -> Result<Target, Error> {

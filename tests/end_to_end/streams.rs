@@ -31,6 +31,24 @@ fn streams_of_every_length_around_a_chunk_arrive_and_both_ends_print_their_blake
 }
 
 #[test]
+fn a_closed_standard_output_is_refused_and_one_that_is_thrown_away_is_not() {
+    let receive = |to: &str| {
+        let line = format!("exec \"$0\" recv --port 0 --timeout 1s - {to}");
+        let mut child =
+            Command::new("sh").args(["-c", &line, env!("CARGO_BIN_EXE_blast")]).stderr(Stdio::piped()).spawn().unwrap();
+        let mut said = io::BufReader::new(child.stderr.take().unwrap());
+        let mut first = String::new();
+        io::BufRead::read_line(&mut said, &mut first).unwrap();
+        let _ = child.kill();
+        (first, child.wait().unwrap().code())
+    };
+    let (said, _) = receive(">&-");
+    assert!(said.contains("standard output is closed"), "{said}");
+    let (said, _) = receive(">/dev/null");
+    assert!(said.contains("listening"), "{said}");
+}
+
+#[test]
 fn streams_arrive_whatever_the_options() {
     let random = random_bytes(7, 12 * MIB + 1);
     let text = text_bytes(12 * MIB + 1);

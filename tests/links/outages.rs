@@ -139,7 +139,7 @@ fn when_every_link_is_silent_both_ends_give_up_after_the_timeout_and_say_how_far
     stream.sender.says("no link remains, waiting for one to come back");
     stream.receiver.says("no link remains, waiting for one to come back");
     let failed = stream.fails(4, Duration::from_secs(20));
-    failed.sender.tells("all links are lost (l1: ").tells("bytes acknowledged").tells("incomplete: ");
+    failed.sender.tells("all links are lost (l1: ").tells("bytes acknowledged").tells("incomplete, ");
     failed.receiver.tells("all links to the sender are lost (l1: ").tells("bytes delivered, nothing committed");
     assert!(!failed.sender.err.contains("outcome unknown"), "not everything was sent: {:?}", failed.sender);
 }
