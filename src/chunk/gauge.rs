@@ -29,8 +29,8 @@ type Time = Duration;
 /// What was measured counts for 1/e after this long.
 const MEMORY: Duration = Duration::from_millis(500);
 
-/// How many times as fast as the links' wire rate all workers together must compress; at a level above 1, how many times
-/// as fast as the links carry what is compressed.
+/// How many times as fast as the links' wire rate all workers together must compress; for a level above 1, how many times
+/// as fast as the links carry what is compressed, unless very much waits.
 const MARGIN: f64 = 1.5;
 
 /// Chunks that must wait for each link before one is compressed.
@@ -152,8 +152,8 @@ impl Gauge {
             return None;
         }
         let Some(rate) = self.known_rate(now, links) else {
-            // More must wait, so that links which turn out to be fast lose little. Sending everything as it is until
-            // the rate is known would fill the pool with it, which a slow link carries for seconds.
+            // Sending everything as it is until the rate is known would fill the pool with it, which a slow link carries
+            // for seconds. More must wait than later, so that links which turn out to be fast lose only milliseconds.
             return (waiting >= (2 * least).min(most)).then_some(1);
         };
         if waiting < least {
@@ -163,10 +163,12 @@ impl Gauge {
         if speed < MARGIN * rate {
             return self.try_again(now).then_some(1);
         }
-        if waiting < surely {
+        if waiting < (2 * least).min(most) {
             return Some(1);
         }
-        let needed = MARGIN * rate * self.shrinks.value().unwrap_or(1.0);
+        // Half of the pool lasts a slow link for seconds: time enough to see that a level is too slow after all.
+        let margin = if waiting >= self.pool / 2 { 1.0 } else { MARGIN };
+        let needed = margin * rate * self.shrinks.value().unwrap_or(1.0);
         let fits = |l: &&Level| l.level == 1 || l.memory * self.workers <= limits::COMPRESS_MEMORY;
         LEVELS.iter().filter(fits).find(|l| l.level == 1 || speed * l.speed >= needed).map(|l| l.level)
     }
