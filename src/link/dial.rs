@@ -258,7 +258,7 @@ async fn join(
             Err(match code {
                 // about this link
                 ExitCode::Network => Ended::for_good(text),
-                ExitCode::Verification => Ended::damaged_for_good(text),
+                ExitCode::Partial => Ended::damaged_for_good(text),
                 // about the session
                 code => {
                     session.tell(LinkEvent::Control(Control::Abort { code, reason }));

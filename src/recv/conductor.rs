@@ -234,21 +234,20 @@ impl Conductor<'_> {
         callers: &mut UnboundedReceiver<Caller>,
         error: &Error,
     ) {
-        let mut told = self.watch.connections() > 0;
+        let mut told = false;
         while !told || self.watch.connections() > 0 {
             tokio::select! {
                 Some(event) = inbox.recv() => {
+                    // a link that the sender closed has brought it our word, or it is gone
+                    told |= matches!(&event, LinkEvent::Down { ended, .. } if ended.by_peer);
                     drop(self.count(event));
-                    told |= self.watch.connections() > 0;
                 }
-                Some(caller) = callers.recv() => match caller.message {
-                    // A refusal would be about this one link; on a link that is up the first word is Abort.
-                    Handshake::Join { session, link, nonce } if self.may_join(session, link) => {
-                        let joined = Handshake::Joined { session, link, nonce };
-                        self.start_link(link, caller.stream, caller.peer, Some(joined));
-                    }
-                    _ => turn_away(caller, error.exit_code(), &error.reason()),
-                },
+                Some(caller) = callers.recv() => {
+                    turn_away(caller, error.exit_code(), &error.reason());
+                    // the answer is small; a moment for it, then this process may end
+                    told = true;
+                    tokio::time::sleep(limits::REDIAL_MIN).await;
+                }
             }
         }
     }
@@ -265,7 +264,8 @@ impl Conductor<'_> {
                 let ip = discover::canonical(caller.peer.ip());
                 let strikes = self.damaged.get(&ip).copied().unwrap_or(0);
                 if strikes >= limits::CORRUPT_IN_A_ROW_MAX {
-                    return turn_away(caller, ExitCode::Verification, "this link damaged too much in a row");
+                    // the session goes on without this link
+                    return turn_away(caller, ExitCode::Partial, "this link damaged too much in a row");
                 }
                 if !self.may_join(session, link) {
                     return turn_away(caller, ExitCode::Network, "this link has joined before, or there are too many");
