@@ -21,7 +21,8 @@ pub enum Way {
 }
 
 /// What a relay does to bytes. `at` is where they begin in this connection and way, `link` the address that the sender
-/// dialled, `connection` how many came before on any address. False cuts everything, these bytes included.
+/// dialled, `connection` how many came before on any address. False cuts everything, these bytes included. No bytes are
+/// the end of this way of the connection, which has been passed on.
 pub type Act = dyn Fn(&Passing, &mut [u8]) -> bool + Send + Sync;
 
 /// Some bytes on their way through.
@@ -134,29 +135,31 @@ impl Shared {
         let mut bytes = vec![0; 256 << 10];
         let mut at = 0;
         let _ = from.set_nodelay(true);
+        let act = |n: usize, at, bytes: &mut [u8]| {
+            let total = self.total.fetch_add(n as u64, SeqCst);
+            let goes_on = (self.act)(&Passing { link, connection, way, at, total }, bytes);
+            if !goes_on {
+                self.cut();
+            }
+            goes_on
+        };
         loop {
-            let n = match from.read(&mut bytes) {
+            match from.read(&mut bytes) {
                 Ok(0) => {
                     // the end of one way is passed on; the other may have more to say
                     let _ = to.shutdown(Shutdown::Write);
-                    return;
+                    break;
                 }
-                Ok(n) => n,
-                Err(_) => break,
-            };
-            let total = self.total.fetch_add(n as u64, SeqCst);
-            let passing = Passing { link, connection, way, at, total };
-            if !(self.act)(&passing, &mut bytes[..n]) {
-                self.cut();
-                return;
-            }
-            at += n as u64;
-            if to.write_all(&bytes[..n]).is_err() {
-                break;
+                Ok(n) if !act(n, at, &mut bytes[..n]) => return,
+                Ok(n) if to.write_all(&bytes[..n]).is_ok() => at += n as u64,
+                _ => {
+                    let _ = from.shutdown(Shutdown::Both);
+                    let _ = to.shutdown(Shutdown::Both);
+                    break;
+                }
             }
         }
-        let _ = from.shutdown(Shutdown::Both);
-        let _ = to.shutdown(Shutdown::Both);
+        act(0, at, &mut []);
     }
 
     /// Close everything and listen no more.
@@ -179,6 +182,8 @@ pub enum What {
     /// A frame's header; 0 as long as its kind has not passed.
     Header(u8),
     Payload(u8),
+    /// This way of the connection has ended.
+    End,
 }
 
 pub const CHUNK: u8 = 1;
@@ -218,6 +223,10 @@ struct Frames {
 
 impl Frames {
     fn walk(&mut self, mut bytes: &mut [u8], see: &dyn Fn(&mut Piece)) {
+        if bytes.is_empty() {
+            see(&mut Piece { what: What::End, number: 0, offset: 0, bytes });
+            return;
+        }
         while !bytes.is_empty() {
             let head_len = if self.past_handshake { blast::wire::HEADER_LEN } else { blast::wire::PREFIX_LEN };
             let in_head = self.left == 0;

@@ -3,8 +3,8 @@
 //! what was sent, or both ends say that it is not.
 
 use std::net::Ipv4Addr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -84,9 +84,19 @@ fn a_bit_that_flips_now_and_then_costs_that_chunk_and_is_counted_on_its_link() {
 fn a_link_that_damages_every_chunk_is_dropped_and_the_others_finish() {
     let connections = Arc::new(AtomicU64::new(0));
     let count = connections.clone();
+    let (dropped, is_dropped) = (Mutex::new(false), Condvar::new());
     let (sender, receiver, same) = damaged(move |passing, piece| {
         if passing.link == LINK_3 && piece.what == What::Payload(CHUNK) {
             piece.flip(7);
+        }
+        // The sound link is held up until then, or a transfer this small may be over before.
+        if passing.link == LINK_3 && piece.what == What::End {
+            *dropped.lock().unwrap() = true;
+            is_dropped.notify_all();
+        }
+        if passing.link == LINK_2 && piece.what == What::Payload(CHUNK) && piece.number >= 2 {
+            let waiting = is_dropped.wait_timeout_while(dropped.lock().unwrap(), BOUND, |dropped| !*dropped);
+            assert!(*waiting.unwrap().0, "the link that damages everything is dropped");
         }
         if passing.link == LINK_3 && piece.what == What::Handshake && passing.way == Way::Forth && piece.offset == 0 {
             count.fetch_add(1, SeqCst);
