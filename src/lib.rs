@@ -54,7 +54,7 @@
 //!
 //! | room | what it does | what it never does |
 //! |---|---|---|
-//! | [`error`] [`ids`] [`limits`] [`options`] [`report`] [`stats`] [`sys`] | the ground floor: words and bounds all share; `sys` has the only unsafe code | import another room |
+//! | [`error`] [`ids`] [`limits`] [`options`] [`queue`] [`report`] [`stats`] [`sys`] | the ground floor: words and bounds all share; `sys` has the only unsafe code | import another room |
 //! | [`wire`] | frames and handshake messages to bytes and back; its documentation is the wire format | see a socket |
 //! | [`archive`] | the tar dialect: one entry's headers to bytes and back | I/O |
 //! | [`manifest`] | digests of files as `b3sum` writes them: one line to bytes and back, and the file they go to | read what is listed |
@@ -100,6 +100,7 @@ pub mod limits;
 pub mod link;
 pub mod manifest;
 pub mod options;
+pub mod queue;
 pub mod recv;
 pub mod report;
 pub mod send;

@@ -21,10 +21,25 @@ pub const COMPRESS_MEMORY: usize = 32 << 20;
 
 /// Bytes that one write to a socket offers: small enough that it is still in the second-level cache when the kernel
 /// copies it (1 MiB writes cost 5 to 30 % more CPU).
-pub const WRITE_LEN: usize = 256 << 10;
+pub const WRITE_LEN: usize = 512 << 10;
 
-/// `TCP_NOTSENT_LOWAT` of a sending socket, bytes: what may wait unsent in a socket before a link stops taking chunks.
-pub const NOTSENT_LOWAT: u32 = 128 << 10;
+/// What may wait unsent in a socket before a link stops taking chunks (`TCP_NOTSENT_LOWAT`): what the link carries in
+/// this time …
+pub const SEND_PORTION_TIME: Duration = Duration::from_millis(16);
+/// … but at least so many bytes, …
+pub const SEND_PORTION_MIN: usize = 128 << 10;
+/// … and at most so many.
+pub const SEND_PORTION_MAX: usize = 1 << 20;
+
+/// What must have come before a link that reads is woken (`SO_RCVLOWAT`): what it brings in this time …
+pub const RECV_PORTION_TIME: Duration = Duration::from_millis(10);
+/// … if that is more bytes than these, else any, …
+pub const RECV_PORTION_MIN: usize = 16 << 10;
+/// … and at most so many.
+pub const RECV_PORTION_MAX: usize = 1 << 20;
+
+/// How long a link waits for a portion before it takes what there is.
+pub const PORTION_PATIENCE: Duration = Duration::from_millis(20);
 
 /// Payload of a control frame, the most a decoder accepts.
 pub const CONTROL_MAX: usize = 64 << 10;

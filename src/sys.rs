@@ -2,6 +2,9 @@
 
 #![allow(unsafe_code)]
 
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
 /// Whether `signal` was set to be ignored when this process began, as `nohup` does with SIGHUP. Ask before a handler is
 /// installed: a handler takes the place of the wish.
 pub fn is_ignored(signal: i32) -> bool {
@@ -21,9 +24,45 @@ pub fn ignore_file_size_signal() {
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
+/// Set `SO_RCVLOWAT`, bytes; the kernel caps it at half of the socket's buffer. See socket(7).
+pub fn set_receive_low_water(socket: impl AsFd, bytes: usize) -> io::Result<()> {
+    let value = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+    // SAFETY: the descriptor is open, since it is borrowed; the kernel reads one int, from a place that holds one.
+    let done = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_RCVLOWAT,
+            (&raw const value).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_socket_is_readable_once_enough_has_come() {
+        use rustix::event::{PollFd, PollFlags, poll};
+        use std::io::Write;
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut near = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (far, _) = listener.accept().unwrap();
+        set_receive_low_water(&far, 1000).unwrap();
+        let ready = |wait_ms: i64| {
+            let wait = rustix::time::Timespec { tv_sec: 0, tv_nsec: wait_ms * 1_000_000 };
+            poll(&mut [PollFd::new(&far, PollFlags::IN)], Some(&wait)).unwrap() == 1
+        };
+        near.write_all(&[1; 999]).unwrap();
+        assert!(!ready(0));
+        near.write_all(&[1]).unwrap();
+        assert!(ready(900));
+        let file = std::fs::File::open("/dev/null").unwrap();
+        assert_eq!(set_receive_low_water(&file, 1).unwrap_err().raw_os_error(), Some(libc::ENOTSOCK));
+    }
 
     #[test]
     fn rust_ignores_sigpipe_and_nobody_ignores_sigterm() {

@@ -18,6 +18,8 @@ pub struct Pool {
 struct State {
     /// Buffers that nobody has.
     free: Vec<Box<[u8]>>,
+    /// Who waits for one.
+    waiting: usize,
     /// Buffers that exist, at most `count`.
     made: usize,
     closed: bool,
@@ -29,17 +31,27 @@ impl Pool {
         Arc::new(Pool {
             count,
             buf_len,
-            state: Mutex::new(State { free: Vec::with_capacity(count), made: 0, closed: false }),
+            state: Mutex::new(State { free: Vec::with_capacity(count), waiting: 0, made: 0, closed: false }),
             returned: Condvar::new(),
             hook: OnceLock::new(),
         })
     }
 
     /// A buffer, as soon as there is one; its bytes are what its last user left. `None` once the pool is closed.
+    ///
+    /// Who has to wait is woken when an eighth of the pool is free, not for each buffer: then there is more to do than
+    /// waking costs. So the others must come back without the help of who waits.
     pub fn take(self: &Arc<Pool>) -> Option<Buf> {
-        let must_wait = |state: &mut State| !state.closed && state.free.is_empty() && state.made == self.count;
-        let state =
-            self.returned.wait_while(self.lock(), must_wait).expect("no thread panics while it holds this lock");
+        let must_wait = |state: &State| !state.closed && state.free.is_empty() && state.made == self.count;
+        let mut state = self.lock();
+        while must_wait(&state) {
+            state.waiting += 1;
+            state = self.returned.wait(state).expect("no thread panics while it holds this lock");
+            state.waiting -= 1;
+            if state.waiting > 0 && state.free.len() > 1 {
+                self.returned.notify_one();
+            }
+        }
         self.claim(state)
     }
 
@@ -88,8 +100,14 @@ impl Pool {
     }
 
     fn give_back(&self, bytes: Box<[u8]>) {
-        self.lock().free.push(bytes);
-        self.returned.notify_one();
+        let wake = {
+            let mut state = self.lock();
+            state.free.push(bytes);
+            state.waiting > 0 && state.free.len() >= (self.count / 8).max(1)
+        };
+        if wake {
+            self.returned.notify_one();
+        }
         if let Some(hook) = self.hook.get() {
             hook();
         }
@@ -176,6 +194,26 @@ mod tests {
         told.recv().unwrap();
         drop(only);
         assert!(taker.join().unwrap());
+    }
+
+    #[test]
+    fn who_waits_is_woken_for_an_eighth_of_the_pool_and_everyone_who_waits_gets_one() {
+        let pool = Pool::new(64, 1);
+        let mut all: Vec<_> = (0..64).map(|_| pool.take().unwrap()).collect();
+        let takers: Vec<_> = (0..3)
+            .map(|_| {
+                let pool = pool.clone();
+                std::thread::spawn(move || pool.take().unwrap())
+            })
+            .collect();
+        while pool.lock().waiting < 3 {
+            std::thread::yield_now();
+        }
+        all.truncate(64 - 7);
+        assert_eq!((pool.taken(), pool.lock().waiting), (57, 3), "seven are not worth it");
+        all.truncate(64 - 8);
+        let taken: Vec<_> = takers.into_iter().map(|t| t.join().unwrap()).collect();
+        assert_eq!(pool.taken(), 56 + taken.len());
     }
 
     #[test]

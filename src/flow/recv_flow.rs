@@ -197,6 +197,16 @@ impl<P> RecvFlow<P> {
         Ok(())
     }
 
+    /// Whether Finish has come.
+    pub fn is_ending(&self) -> bool {
+        self.chunks.is_some()
+    }
+
+    /// Chunks that the sender may be ahead of what was delivered and freed.
+    pub fn window(&self) -> u32 {
+        self.window
+    }
+
     /// Whether Finish has come and every chunk was delivered.
     pub fn complete(&self) -> bool {
         self.chunks == Some(self.reassembler.delivered())

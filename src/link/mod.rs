@@ -9,6 +9,7 @@
 //! | [`listen`] | the listening socket, and who may be waiting in its handshake |
 //! | [`handshake`] | Hello and Welcome, Join and Joined, before frames begin |
 //! | [`read`], [`mod@write`] | frames off and onto a connection |
+//! | `pace` | how much is handed between a socket and us at a time |
 //! | [`send_link`], [`recv_link`] | the two ends of one link at work: which frame goes next, what an arriving one means |
 //! | [`watch`] | when a session is over without a word; the signals that end it |
 //!
@@ -21,6 +22,7 @@ pub mod dial;
 pub mod discover;
 pub mod handshake;
 pub mod listen;
+mod pace;
 pub mod read;
 pub mod recv_link;
 pub mod send_link;
@@ -223,6 +225,7 @@ impl Drop for Alarm<'_> {
 #[derive(Default, Debug)]
 pub struct Bell {
     notify: Notify,
+    /// Whether the next [`Bell::ring_if_waiting`] is to be heard.
     waiting: AtomicBool,
 }
 
@@ -232,7 +235,7 @@ impl Bell {
         self.notify.notify_one();
     }
 
-    /// Ring only if it waits for a chunk; true if it did.
+    /// Ring only if it waits for just that; true if it did.
     fn ring_if_waiting(&self) -> bool {
         let waited = self.waiting.swap(false, Ordering::AcqRel);
         if waited {
@@ -241,12 +244,12 @@ impl Bell {
         waited
     }
 
-    /// Say, before looking for a chunk, that one that comes from now on should ring.
+    /// Say, before looking for something to do, that what comes from now on should ring.
     pub fn will_wait(&self) {
         self.waiting.store(true, Ordering::Release);
     }
 
-    /// Say that a chunk was found.
+    /// Say that something was found, or that there will be another look anyway.
     pub fn wont_wait(&self) {
         self.waiting.store(false, Ordering::Release);
     }
@@ -295,10 +298,10 @@ impl Bells {
         }
     }
 
-    /// There is something for that link, if it still lives.
-    pub fn ring(&self, link: LinkId) {
+    /// There is something for that link, if it still lives and waits for it.
+    pub fn ring_if_waiting(&self, link: LinkId) {
         if let Some((_, bell)) = self.lock().bells.iter().find(|(id, _)| *id == link) {
-            bell.ring();
+            bell.ring_if_waiting();
         }
     }
 

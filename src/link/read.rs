@@ -1,8 +1,11 @@
 //! Frames off a connection.
 //!
-//! A read asks for the rest of a payload and the next header at once, so that a chunk that is already here costs one
-//! system call, and lands where it is worked on. A short read means that the socket is empty; readiness is cleared in
+//! A read asks for the rest of a payload and the beginning of what follows at once: the next header, and all of a small
+//! frame. So a chunk that is already here costs one system call, and lands where it is worked on. A short read means that the socket is empty; readiness is cleared in
 //! the same call, which saves asking again only to hear "would block".
+//!
+//! On a fast link the socket is told to wake us for a portion, not for every segment (`SO_RCVLOWAT`). Since what comes
+//! may be less than that and need an answer, nobody waits for a portion longer than [`limits::PORTION_PATIENCE`].
 
 use std::cell::Cell;
 use std::io::{self, IoSliceMut};
@@ -11,9 +14,10 @@ use std::time::Duration;
 use rustix::io::readv;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
-use super::Ended;
+use super::pace::Pace;
+use super::{Ended, socket};
 use crate::limits;
 use crate::wire::{self, Control, HEADER_LEN, Header, TagKey, WireError};
 
@@ -75,47 +79,52 @@ impl From<io::Error> for ReadError {
     }
 }
 
+/// Bytes that are read beyond a payload: an acknowledgement of a few links, with its header.
+const AHEAD_LEN: usize = 512;
+
 /// Reads frames whose payloads go to buffers of the caller's.
 pub struct FrameReader<'a> {
-    stream: &'a TcpStream,
-    pulse: &'a Pulse,
+    inlet: Inlet<'a>,
     key: &'a TagKey,
-    header: [u8; HEADER_LEN],
-    have: usize,
-    /// How long it waited for bytes since somebody asked.
-    waited: Duration,
+    /// What was read and is not used yet is at `start..end`.
+    ahead: [u8; AHEAD_LEN],
+    start: usize,
+    end: usize,
 }
 
 impl<'a> FrameReader<'a> {
     /// A reader at the start of a frame.
     pub fn new(stream: &'a TcpStream, pulse: &'a Pulse, key: &'a TagKey) -> FrameReader<'a> {
-        FrameReader { stream, pulse, key, header: [0; HEADER_LEN], have: 0, waited: Duration::ZERO }
+        FrameReader { inlet: Inlet::new(stream, pulse), key, ahead: [0; AHEAD_LEN], start: 0, end: 0 }
     }
 
     /// How long it waited for bytes since the last call.
     pub fn take_waited(&mut self) -> Duration {
-        std::mem::take(&mut self.waited)
+        std::mem::take(&mut self.inlet.waited)
     }
 
     /// The next frame's header. Its payload must be read before the next call.
     pub async fn header(&mut self) -> Result<Header, ReadError> {
-        while self.have < HEADER_LEN {
-            let rest = &mut self.header[self.have..];
-            self.have += read_some(self.stream, self.pulse, &mut [], rest, &mut self.waited).await?;
+        self.ahead.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.end - self.start);
+        while self.end < HEADER_LEN {
+            self.end += self.inlet.read_some(&mut [], &mut self.ahead[self.end..]).await?;
         }
-        self.have = 0;
-        Ok(wire::decode_header(&self.header, self.key)?)
+        self.start = HEADER_LEN;
+        let header = self.ahead.first_chunk().expect("it holds more than a header");
+        Ok(wire::decode_header(header, self.key)?)
     }
 
     /// Fill `payload` from the connection.
     pub async fn payload(&mut self, payload: &mut [u8]) -> Result<(), ReadError> {
-        let mut filled = 0;
+        let mut filled = payload.len().min(self.end - self.start);
+        payload[..filled].copy_from_slice(&self.ahead[self.start..][..filled]);
+        self.start += filled;
         while filled < payload.len() {
-            let rest = &mut payload[filled..];
-            let n = read_some(self.stream, self.pulse, rest, &mut self.header, &mut self.waited).await?;
+            let n = self.inlet.read_some(&mut payload[filled..], &mut self.ahead).await?;
             let of_payload = n.min(payload.len() - filled);
             filled += of_payload;
-            self.have = n - of_payload;
+            (self.start, self.end) = (0, n - of_payload);
         }
         Ok(())
     }
@@ -128,41 +137,74 @@ impl<'a> FrameReader<'a> {
     }
 }
 
-/// At least one byte into `first`, then `second`; the time that it took until there was one is added to `waited`.
-async fn read_some(
-    stream: &TcpStream,
-    pulse: &Pulse,
-    first: &mut [u8],
-    second: &mut [u8],
-    waited: &mut Duration,
-) -> Result<usize, ReadError> {
-    let wanted = first.len() + second.len();
-    loop {
-        let since = Instant::now();
-        stream.readable().await?;
-        *waited += since.elapsed();
-        let mut got = None;
-        let outcome = stream.try_io(Interest::READABLE, || {
-            let mut parts = [IoSliceMut::new(first), IoSliceMut::new(second)];
-            let n = readv(stream, if parts[0].is_empty() { &mut parts[1..] } else { &mut parts[..] })?;
-            got = Some(n);
-            if n == 0 || n == wanted { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
-        });
-        match (got, outcome) {
-            (Some(0), _) => return Err(ReadError::Ended(Ended::by_peer("closed by the peer"))),
-            (Some(n), _) => {
-                pulse.heard.set(Instant::now());
-                return Ok(n);
+/// A connection's bytes, as they come.
+struct Inlet<'a> {
+    stream: &'a TcpStream,
+    pulse: &'a Pulse,
+    pace: Pace,
+    /// How long it waited for bytes since somebody asked.
+    waited: Duration,
+}
+
+impl<'a> Inlet<'a> {
+    fn new(stream: &'a TcpStream, pulse: &'a Pulse) -> Inlet<'a> {
+        let pace = Pace::new(limits::RECV_PORTION_TIME, limits::RECV_PORTION_MIN, limits::RECV_PORTION_MAX);
+        Inlet { stream, pulse, pace, waited: Duration::ZERO }
+    }
+
+    /// At least one byte into `first`, then `second`.
+    async fn read_some(&mut self, first: &mut [u8], second: &mut [u8]) -> Result<usize, ReadError> {
+        let wanted = first.len() + second.len();
+        loop {
+            let since = Instant::now();
+            self.readable().await?;
+            let mut got = None;
+            let outcome = self.stream.try_io(Interest::READABLE, || {
+                let mut parts = [IoSliceMut::new(first), IoSliceMut::new(second)];
+                let n = readv(self.stream, if parts[0].is_empty() { &mut parts[1..] } else { &mut parts[..] })?;
+                got = Some(n);
+                if n == 0 || n == wanted { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
+            });
+            let now = Instant::now();
+            self.waited += now - since;
+            match (got, outcome) {
+                (Some(0), _) => return Err(ReadError::Ended(Ended::by_peer("closed by the peer"))),
+                (Some(n), _) => {
+                    self.pulse.heard.set(now);
+                    if let Some(portion) = self.pace.moved(n, now) {
+                        self.wake_for(portion)?;
+                    }
+                    return Ok(n);
+                }
+                (None, Err(e)) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                (None, Err(e)) => return Err(e.into()),
+                (None, Ok(())) => {}
             }
-            (None, Err(e)) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
-            (None, Err(e)) => return Err(e.into()),
-            (None, Ok(())) => {}
         }
+    }
+
+    /// Until there is a portion to read, or anything once that takes too long.
+    async fn readable(&mut self) -> io::Result<()> {
+        if self.pace.portion() > limits::RECV_PORTION_MIN {
+            if let Ok(ready) = timeout(limits::PORTION_PATIENCE, self.stream.readable()).await {
+                return ready;
+            }
+            let portion = self.pace.fell_behind(Instant::now());
+            self.wake_for(portion)?;
+        }
+        self.stream.readable().await
+    }
+
+    fn wake_for(&self, portion: usize) -> io::Result<()> {
+        // the least is no portion at all: small frames are answered at once
+        socket::wake_for(self.stream, if portion <= limits::RECV_PORTION_MIN { 1 } else { portion })
     }
 }
 
 /// Read and forget until the peer closes; the caller bounds the time.
 pub async fn drain(stream: &TcpStream, pulse: &Pulse) {
-    let (mut waste, mut waited) = (vec![0; 64 << 10], Duration::ZERO);
-    while read_some(stream, pulse, &mut waste, &mut [], &mut waited).await.is_ok() {}
+    let (mut waste, mut inlet) = (vec![0; 64 << 10], Inlet::new(stream, pulse));
+    if socket::wake_for(stream, 1).is_ok() {
+        while inlet.read_some(&mut waste, &mut []).await.is_ok() {}
+    }
 }

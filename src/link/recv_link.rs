@@ -33,6 +33,16 @@ use crate::wire::{self, ChunkHead, Commit, Control, Header, TagKey};
 /// should have carried it does not stall the sender.
 const REPEAT: Duration = Duration::from_millis(50);
 
+/// While the sender has much to go on with, an acknowledgement can wait for the next chunk that comes: then it costs no
+/// wake-up of its own. The link sends no more than one in this time …
+const ACK_EVERY: Duration = Duration::from_millis(5);
+
+/// … and looks by itself after this long, if no chunk comes.
+const ACK_IDLE: Duration = Duration::from_millis(20);
+
+/// The sender has much to go on with if its window has this many chunks, and there is no end in sight.
+const ACK_WINDOW_MIN: u32 = 64;
+
 /// A chunk frame as it came, on its way to a verifying thread.
 pub struct Arrived {
     /// The link that brought it.
@@ -115,9 +125,11 @@ impl RecvSession {
         (ack, flow.version().wrapping_add(notes))
     }
 
-    fn version(&self) -> u64 {
+    /// The state's version, and whether an acknowledgement of it can wait.
+    fn version(&self) -> (u64, bool) {
         let notes = self.notes.lock().expect("no thread panics while it holds this lock").len() as u64;
-        self.flow().version().wrapping_add(notes)
+        let flow = self.flow();
+        (flow.version().wrapping_add(notes), flow.window() >= ACK_WINDOW_MIN && !flow.is_ending())
     }
 }
 
@@ -194,7 +206,7 @@ impl RecvLink<'_> {
         let key = &self.session.key;
         let mut bytes = Vec::with_capacity(4 << 10);
         let mut acked_version = None;
-        let mut acked_at = Instant::now();
+        let mut acked_at: Option<Instant> = None;
         let mut commit_said = false;
         let mut addresses_said = 0;
         loop {
@@ -224,23 +236,29 @@ impl RecvLink<'_> {
             if let Some(n) = self.pong.take() {
                 wire::encode_control(&Control::Pong(n), key, &mut bytes);
             }
-            if acked_version != Some(self.session.version()) {
+            let now = Instant::now();
+            let (mut version, can_wait) = self.session.version();
+            if !can_wait {
+                // before looking: what changes later rings
+                self.bell.will_wait();
+                version = self.session.version().0;
+            }
+            let just_acked = acked_at.is_some_and(|at| now < at + ACK_EVERY);
+            if acked_version != Some(version) && !(can_wait && just_acked) {
                 let (ack, version) = self.session.state();
                 wire::encode_control(&Control::Ack(ack), key, &mut bytes);
-                acked_version = Some(version);
-                acked_at = Instant::now();
+                (acked_version, acked_at) = (Some(version), Some(now));
             }
-            let now = Instant::now();
             if bytes.is_empty() && self.pulse.next_heartbeat() <= now {
                 wire::encode_control(&Control::Ping(1), key, &mut bytes);
             }
             if !bytes.is_empty() {
                 write::all(self.stream, self.pulse, &bytes).await?;
             }
-            let wake = (acked_at.max(now) + REPEAT).min(self.pulse.next_heartbeat());
+            let wake = now + if can_wait { ACK_IDLE } else { REPEAT };
             tokio::select! {
                 () = self.bell.rung() => {}
-                () = sleep_until(wake) => {}
+                () = sleep_until(wake.min(self.pulse.next_heartbeat())) => {}
             }
         }
     }
@@ -303,6 +321,8 @@ impl RecvLink<'_> {
                             Arrived { link: self.link, index: arrival.index, head, buf, stats: self.stats.clone() };
                         // as long as the pool, so never full; gone only when the session is over
                         let _ = self.session.arrived.try_send(arrived);
+                        // the writing side may owe an acknowledgement of those before
+                        self.bell.ring();
                     } else {
                         spare = Some(buf);
                         self.session.flow().settled(self.link, arrival.index);

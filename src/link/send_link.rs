@@ -11,11 +11,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::UnboundedSender;
-use tokio::time::{sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::cables::Cables;
+use super::pace::Pace;
 use super::read::{FrameReader, Pulse, ReadError};
-use super::{Bell, Bells, Clock, Ended, LinkEvent, read, write};
+use super::{Bell, Bells, Clock, Ended, LinkEvent, read, socket, write};
 use crate::chunk::Sealed;
 use crate::error::ExitCode;
 use crate::flow::{Lack, Poll, SendFlow, Why};
@@ -194,6 +195,7 @@ impl SendLink<'_> {
         wire::encode_control(&Control::Ping(0), &self.session.key, &mut bytes);
         write::all(self.stream, self.pulse, &bytes).await?;
         let (mut lap, times) = (Lap::start(), &self.stats.times);
+        let mut pace = Pace::new(limits::SEND_PORTION_TIME, limits::SEND_PORTION_MIN, limits::SEND_PORTION_MAX);
         loop {
             bytes.clear();
             match self.owed(&mut finish_said, &mut bytes) {
@@ -241,6 +243,9 @@ impl SendLink<'_> {
                             };
                             lap.split(&times.busy, waited, &times.network);
                             self.count(&take.why, header.len() + payload.len());
+                            if let Some(portion) = pace.moved(header.len() + payload.len(), Instant::now()) {
+                                socket::let_wait(self.stream, portion)?;
+                            }
                             // links take turns even where sockets never fill
                             tokio::task::yield_now().await;
                             lap.book(&times.network);
@@ -294,8 +299,8 @@ impl SendLink<'_> {
     }
 
     /// A ping, if it is time for one.
-    async fn beat(&self, due: tokio::time::Instant) -> std::io::Result<()> {
-        if tokio::time::Instant::now() < due {
+    async fn beat(&self, due: Instant) -> std::io::Result<()> {
+        if Instant::now() < due {
             return Ok(());
         }
         let mut bytes = Vec::new();

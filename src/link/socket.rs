@@ -9,7 +9,7 @@ use socket2::SockRef;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
-use crate::limits;
+use crate::{limits, sys};
 
 /// Where a connection shall leave and arrive.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,7 +67,18 @@ pub async fn connect(route: &Route) -> io::Result<TcpStream> {
 pub fn prepare(stream: &TcpStream) -> io::Result<()> {
     let socket = SockRef::from(stream);
     socket.set_tcp_nodelay(true)?;
-    socket.set_tcp_notsent_lowat(limits::NOTSENT_LOWAT)?;
+    socket.set_tcp_notsent_lowat(limits::SEND_PORTION_MIN as u32)?;
     socket.set_tcp_user_timeout(Some(limits::IDLE_TIMEOUT))?;
     Ok(())
+}
+
+/// Let at most about so many bytes wait unsent in the socket (`TCP_NOTSENT_LOWAT`); it has room again once half of them
+/// have gone.
+pub(super) fn let_wait(stream: &TcpStream, bytes: usize) -> io::Result<()> {
+    SockRef::from(stream).set_tcp_notsent_lowat(u32::try_from(bytes).unwrap_or(u32::MAX))
+}
+
+/// Call the socket readable once so many bytes have come (`SO_RCVLOWAT`), or the peer has closed.
+pub(super) fn wake_for(stream: &TcpStream, bytes: usize) -> io::Result<()> {
+    sys::set_receive_low_water(stream, bytes)
 }

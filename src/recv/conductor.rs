@@ -290,10 +290,10 @@ impl Conductor<'_> {
                     return Err(Error::Verification("the sender contradicts its own Finish".into()));
                 }
                 self.finish = Some(finish);
-                self.session
-                    .flow()
-                    .finish(finish.chunks)
-                    .map_err(|v| Error::Verification(format!("the sender broke the protocol: {v}")))
+                let counted = self.session.flow().finish(finish.chunks);
+                // from now on acknowledgements cannot wait
+                self.session.bells.ring_all();
+                counted.map_err(|v| Error::Verification(format!("the sender broke the protocol: {v}")))
             }
             Some(LinkEvent::Control(Control::Notes { first, notes })) => {
                 self.take_notes(first, notes);

@@ -15,6 +15,7 @@ use crate::limits;
 use crate::link::cables::Cables;
 use crate::link::recv_link::{Arrived, RecvSession};
 use crate::link::{Alarm, Clock, LinkEvent, describe_io};
+use crate::queue;
 use crate::sink::Sink;
 use crate::stats::{Lap, Stage, Stats, Stopwatch};
 use crate::wire;
@@ -70,7 +71,7 @@ impl Stages {
                 .name(format!("open-{i}"))
                 .spawn(move || {
                     let mut worker = Worker { opener: Opener::new(), lap: Lap::start(), verify, decompress };
-                    for arrived in arrivals {
+                    for arrived in queue::each(arrivals) {
                         worker.lap.book(&worker.verify.wait_in);
                         let Some(session) = session.upgrade() else { return };
                         let _alarm = Alarm::new(&session.events);
@@ -139,7 +140,7 @@ pub(super) fn open_and_deliver(
         }
     }
     deliver(session, transfer, release, out);
-    session.bells.ring(link);
+    session.bells.ring_if_waiting(link);
 }
 
 /// Hand every chunk whose turn has come to the sink.

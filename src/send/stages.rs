@@ -17,6 +17,7 @@ use crate::link::send_link::SendSession;
 use crate::link::{Alarm, describe_io};
 use crate::manifest::Pen;
 use crate::options::SendOptions;
+use crate::queue;
 use crate::source::{self, ChunkLines, FillScratch, Filled, NoteSink, Planned, Recorder, SourceEnd};
 use crate::stats::{Lap, Stage};
 use crate::wire::{self, Layout, Offer};
@@ -127,7 +128,7 @@ pub(super) fn fill_and_seal(
     let mut sealer = compression.sealer();
     let [fill, hash, compress] = [Stage::Fill, Stage::Hash, Stage::Compress].map(|stage| session.stats.watch(stage));
     let mut lap = Lap::start();
-    for planned in planned {
+    for planned in queue::each(planned) {
         lap.book(&fill.wait_in);
         let filled = planned.fill(&mut scratch);
         lap.book(&fill.busy);

@@ -17,6 +17,7 @@ use super::{Shared, Stopped, record};
 use crate::archive::{Entry, EntryKind};
 use crate::chunk::{Chunk, FileDigest};
 use crate::ids::Digest;
+use crate::queue;
 use crate::stats::{Lap, Stage};
 
 /// What a writer is given.
@@ -87,7 +88,7 @@ const CREATE: OFlags =
 pub(super) fn run(queue: Receiver<Work>, shared: &Shared, temp_names: &TempNames) {
     let mut writer = Writer { shared, temp_names, large: None };
     let (mut lap, watch) = (Lap::start(), shared.stats.watch(Stage::Write));
-    for work in queue {
+    for work in queue::each(queue) {
         lap.book(&watch.wait_in);
         if shared.stopping() {
             continue;
