@@ -147,7 +147,7 @@ fn ack() {
     let mut bitmap = [0; 16];
     bitmap[0] = 0b110;
     bitmap[15] = 1 << 63;
-    let links = vec![(LinkId(0), 0x0a0b), (LinkId(0x0102_0304), 7)];
+    let links = [(LinkId(0), 0x0a0b), (LinkId(0x0102_0304), 7)].into_iter().collect();
     let frame = Ack { next: 0x1122, bitmap, credit_limit: 0x3344, durable: 0x5566, notes: 0x7788, links };
     control_golden(
         Control::Ack(frame),

@@ -6,7 +6,7 @@
 //! subtree; what a node hands to its parent is its chaining value. Only the topmost node is finished differently (as
 //! the root), which is why a file's only slice has to be known as such before it is hashed.
 
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 
 use blake3::Hasher;
 use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
@@ -141,13 +141,15 @@ impl TransferDigest {
 #[derive(Clone, Debug)]
 pub struct Ordered<T> {
     next: u64,
-    early: BTreeMap<u64, T>,
+    /// What came early: the first place is for the number after `next`. As long as the farthest ever was, so that in
+    /// the long run nothing is allocated.
+    early: VecDeque<Option<T>>,
 }
 
 impl<T> Ordered<T> {
     /// Nothing came yet; the first number is 0.
     pub fn new() -> Ordered<T> {
-        Ordered { next: 0, early: BTreeMap::new() }
+        Ordered { next: 0, early: VecDeque::new() }
     }
 
     /// The lowest number that has not come.
@@ -158,13 +160,17 @@ impl<T> Ordered<T> {
     /// Add one, and hand every value whose turn has come to `fold`, in order.
     pub fn push(&mut self, number: u64, value: T, mut fold: impl FnMut(T)) {
         if number != self.next {
-            let before = self.early.insert(number, value);
-            assert!(before.is_none() && number > self.next, "each number comes once");
+            let at = number.checked_sub(self.next + 1).expect("each number comes once") as usize;
+            if self.early.len() <= at {
+                self.early.resize_with(at + 1, || None);
+            }
+            let before = self.early[at].replace(value);
+            assert!(before.is_none(), "each number comes once");
             return;
         }
         fold(value);
         self.next += 1;
-        while let Some(value) = self.early.remove(&self.next) {
+        while let Some(value) = self.early.pop_front().flatten() {
             fold(value);
             self.next += 1;
         }

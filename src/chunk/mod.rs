@@ -10,7 +10,7 @@ use std::sync::Arc;
 pub use crate::wire::{ChunkHead, ChunkKind};
 pub use digest::{FileDigest, Misplaced, Ordered, TransferDigest, chunk_digest};
 pub use gauge::{Compressed, Gauge, Look};
-pub use pool::{Buf, Pool};
+pub use pool::{Buf, Pool, SharedBuf};
 pub use seal::{OpenError, Opener, Sealer};
 
 use crate::ids::{Digest, Seq};
@@ -62,12 +62,12 @@ impl std::fmt::Debug for Release {
 }
 
 /// A chunk ready for the wire. It is kept as it is until it is acknowledged, and sent again as the same bytes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Sealed {
     /// What its header says.
     pub head: ChunkHead,
     /// Where the payload is.
-    pub buf: Buf,
+    pub buf: SharedBuf,
 }
 
 impl Sealed {

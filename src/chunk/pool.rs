@@ -2,6 +2,7 @@
 //! side's memory and the length of every queue that chunks wait in.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 
 type Hook = Box<dyn Fn() + Send + Sync>;
@@ -17,12 +18,25 @@ pub struct Pool {
 
 struct State {
     /// Buffers that nobody has.
-    free: Vec<Box<[u8]>>,
+    free: Vec<Arc<Slot>>,
     /// Who waits for one.
     waiting: usize,
     /// Buffers that exist, at most `count`.
     made: usize,
     closed: bool,
+}
+
+/// A buffer's memory, which outlives its users.
+struct Slot {
+    bytes: Box<[u8]>,
+    /// Handles that have not been dropped: the last one gives the slot back.
+    users: AtomicUsize,
+}
+
+impl Slot {
+    fn new(len: usize) -> Arc<Slot> {
+        Arc::new(Slot { bytes: vec![0; len].into_boxed_slice(), users: AtomicUsize::new(1) })
+    }
 }
 
 impl Pool {
@@ -87,22 +101,31 @@ impl Pool {
         if state.closed {
             return None;
         }
-        let bytes = match state.free.pop() {
-            Some(bytes) => bytes,
+        let mut slot = match state.free.pop() {
+            Some(slot) => {
+                drop(state);
+                slot
+            }
             None if state.made < self.count => {
                 state.made += 1;
                 drop(state);
-                vec![0; self.buf_len].into_boxed_slice()
+                Slot::new(self.buf_len)
             }
             None => return None,
         };
-        Some(Buf { bytes, pool: self.clone() })
+        match Arc::get_mut(&mut slot) {
+            Some(slot) => *slot.users.get_mut() = 1,
+            // Another user is between giving up its share and letting go of the memory. That is rare, and shorter
+            // than any wait.
+            None => slot = Slot::new(self.buf_len),
+        }
+        Some(Buf { slot: Some(slot), pool: self.clone() })
     }
 
-    fn give_back(&self, bytes: Box<[u8]>) {
+    fn give_back(&self, slot: Arc<Slot>) {
         let wake = {
             let mut state = self.lock();
-            state.free.push(bytes);
+            state.free.push(slot);
             state.waiting > 0 && state.free.len() >= (self.count / 8).max(1)
         };
         if wake {
@@ -120,7 +143,8 @@ impl Pool {
 
 /// One buffer of a [`Pool`], which gets it back on drop. Dereferences to all its bytes.
 pub struct Buf {
-    bytes: Box<[u8]>,
+    /// Always there, but in `drop`.
+    slot: Option<Arc<Slot>>,
     pool: Arc<Pool>,
 }
 
@@ -128,8 +152,18 @@ impl Buf {
     /// Exchange the storage with another of the same length, so that a result in scratch memory becomes this buffer's
     /// content without a copy.
     pub(super) fn swap_storage(&mut self, other: &mut Box<[u8]>) {
-        assert_eq!(self.bytes.len(), other.len(), "buffers of one pool are equally long");
-        std::mem::swap(&mut self.bytes, other);
+        let slot = self.slot_mut();
+        assert_eq!(slot.bytes.len(), other.len(), "buffers of one pool are equally long");
+        std::mem::swap(&mut slot.bytes, other);
+    }
+
+    /// The same buffer for several users, none of whom changes it.
+    pub fn share(mut self) -> SharedBuf {
+        SharedBuf { slot: self.slot.take(), pool: self.pool.clone() }
+    }
+
+    fn slot_mut(&mut self) -> &mut Slot {
+        self.slot.as_mut().and_then(Arc::get_mut).expect("a buffer that is not shared has one user")
     }
 }
 
@@ -137,25 +171,73 @@ impl Deref for Buf {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.bytes
+        &self.slot.as_ref().expect("it is there until the drop").bytes
     }
 }
 
 impl DerefMut for Buf {
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes
+        &mut self.slot_mut().bytes
     }
 }
 
 impl Drop for Buf {
     fn drop(&mut self) {
-        self.pool.give_back(std::mem::take(&mut self.bytes));
+        if let Some(slot) = self.slot.take() {
+            self.pool.give_back(slot);
+        }
     }
 }
 
 impl std::fmt::Debug for Buf {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Buf({} bytes)", self.bytes.len())
+        write!(f, "Buf({} bytes)", self.len())
+    }
+}
+
+/// A share in one buffer of a [`Pool`], which gets it back when the last share is dropped. Unlike an [`Arc`] of a
+/// [`Buf`] it allocates nothing.
+pub struct SharedBuf {
+    /// Always there, but in `drop`.
+    slot: Option<Arc<Slot>>,
+    pool: Arc<Pool>,
+}
+
+impl SharedBuf {
+    fn slot(&self) -> &Arc<Slot> {
+        self.slot.as_ref().expect("it is there until the drop")
+    }
+}
+
+impl Clone for SharedBuf {
+    fn clone(&self) -> SharedBuf {
+        // as with Arc: a new share comes from one that exists, so nothing need be ordered
+        self.slot().users.fetch_add(1, Ordering::Relaxed);
+        SharedBuf { slot: Some(self.slot().clone()), pool: self.pool.clone() }
+    }
+}
+
+impl Deref for SharedBuf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.slot().bytes
+    }
+}
+
+impl Drop for SharedBuf {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot.take()
+            && slot.users.fetch_sub(1, Ordering::AcqRel) == 1
+        {
+            self.pool.give_back(slot);
+        }
+    }
+}
+
+impl std::fmt::Debug for SharedBuf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SharedBuf({} bytes)", self.len())
     }
 }
 
@@ -231,6 +313,23 @@ mod tests {
         assert_eq!(only.len(), 8);
         drop(only);
         assert!(pool.try_take().is_none() && pool.take().is_none(), "closed stays closed, with buffers free");
+    }
+
+    #[test]
+    fn a_shared_buffer_comes_back_once_after_its_last_user_whoever_that_is() {
+        let pool = Pool::new(3, 4096);
+        for round in 0..2000_u64 {
+            let mut buf = pool.take().expect("all are back");
+            buf[..8].copy_from_slice(&round.to_le_bytes());
+            let shared = buf.share();
+            assert_eq!(pool.taken(), 1);
+            std::thread::scope(|scope| {
+                for share in [shared.clone(), shared] {
+                    scope.spawn(move || assert_eq!(share[..8], round.to_le_bytes()));
+                }
+            });
+            assert_eq!(pool.taken(), 0);
+        }
     }
 
     #[test]

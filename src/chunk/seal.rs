@@ -102,7 +102,7 @@ impl Sealer {
             zstd: compressed.is_some(),
             digest,
         };
-        Sealed { head, buf }
+        Sealed { head, buf: buf.share() }
     }
 }
 
@@ -420,9 +420,10 @@ mod tests {
 
     #[test]
     fn a_chunks_buffer_is_free_when_its_release_runs() {
-        let pool = Pool::new(1, 64);
+        let pool = Pool::new(2, 64);
         let sealed = Sealer::new(None).seal(Seq(3), ChunkKind::Mixed, 64, pool.take().unwrap());
-        let mut chunk = Opener::new().open(&sealed.head, sealed.buf).unwrap();
+        let mut chunk = Opener::new().open(&sealed.head, arrived(&pool, &sealed)).unwrap();
+        drop(sealed);
         let (tell, told) = std::sync::mpsc::channel();
         let hook_pool = pool.clone();
         chunk.release = Some(crate::chunk::Release::new(Arc::new(move || tell.send(hook_pool.taken()).unwrap())));

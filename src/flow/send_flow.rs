@@ -408,14 +408,18 @@ mod tests {
             poll(&mut flow, A, ms(0), true);
         }
         assert_eq!(flow.lacks(), Lack::Credit);
-        flow.handle_ack(&Ack { next: 1, credit_limit: 9, links: vec![(A, 1)], ..Ack::default() }, ms(1)).unwrap();
+        flow.handle_ack(
+            &Ack { next: 1, credit_limit: 9, links: [(A, 1)].into_iter().collect(), ..Ack::default() },
+            ms(1),
+        )
+        .unwrap();
         assert_eq!(flow.lacks(), Lack::Chunk);
         flow.ended(2);
         assert_eq!(flow.lacks(), Lack::Nothing, "everything is sent, though not acknowledged");
     }
 
     fn ack(next: u64, above: &[u64], links: &[(LinkId, u64)]) -> Ack {
-        let mut ack = Ack { next, credit_limit: next + 8, links: links.to_vec(), ..Ack::default() };
+        let mut ack = Ack { next, credit_limit: next + 8, links: links.iter().copied().collect(), ..Ack::default() };
         for seq in above {
             ack.bitmap[((seq - next) / 64) as usize] |= 1 << ((seq - next) % 64);
         }

@@ -151,6 +151,7 @@ pub fn describe_io(error: &std::io::Error) -> String {
 
 /// What links tell the conductor.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "events are few, and each is moved twice")]
 pub enum LinkEvent {
     /// A connection has joined the session.
     Up {

@@ -60,7 +60,7 @@ pub struct SendSession {
     /// Its time.
     pub clock: Clock,
     /// Its decisions.
-    pub flow: Mutex<SendFlow<Arc<Sealed>>>,
+    pub flow: Mutex<SendFlow<Sealed>>,
     /// Links take turns strictly: a chunk that has gone makes it the next link's turn.
     pub strict: bool,
     /// Keys the tags.
@@ -83,7 +83,7 @@ pub struct SendSession {
 
 impl SendSession {
     /// The flow, for one decision.
-    pub fn flow(&self) -> MutexGuard<'_, SendFlow<Arc<Sealed>>> {
+    pub fn flow(&self) -> MutexGuard<'_, SendFlow<Sealed>> {
         self.flow.lock().expect("no thread panics while it holds the flow")
     }
 

@@ -153,7 +153,7 @@ pub(super) fn fill_and_seal(
                 lens.1.push_back(len);
             });
         }
-        session.flow().sealed(session.session, head.seq, Arc::new(sealed));
+        session.flow().sealed(session.session, head.seq, sealed);
         session.bells.ring_one();
         lap.book(&hash.wait_out);
     }

@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use rustix::io::Errno;
 
 pub use prepare::Prepared;
@@ -39,6 +39,7 @@ pub use record::Recorder;
 use crate::chunk::Chunk;
 use crate::error::{Error, escape};
 use crate::ids::Digest;
+use crate::limits;
 use crate::report::{Note, NoteKind, Notes};
 use crate::stats::Stats;
 use crate::wire::Finish;
@@ -70,7 +71,7 @@ pub struct SinkEnd {
 pub type OnError = Box<dyn Fn(Error) + Send + Sync>;
 
 impl Sink {
-    /// Where chunks go, in the order of their numbers. It never fills: the chunks' own buffers are the bound.
+    /// Where chunks go, in the order of their numbers. It has room for a window of them, so that it never fills.
     pub fn chunks(&self) -> &Sender<Chunk> {
         &self.chunks
     }
@@ -101,7 +102,7 @@ impl Sink {
         shared: Arc<Shared>,
         run: impl FnOnce(Inlet, &Arc<Shared>) -> Result<SinkEnd, Stopped> + Send + 'static,
     ) -> Result<Sink, Error> {
-        let (chunks, inlet_chunks) = unbounded();
+        let (chunks, inlet_chunks) = bounded(limits::WINDOW_MAX as usize);
         let (last_word, inlet_last_word) = unbounded();
         let body = {
             let shared = shared.clone();

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use crossbeam_channel::{Sender, unbounded};
+use crossbeam_channel::{Sender, bounded};
 use rustix::io::Errno;
 
 use super::jail::{Devices, Dir, Jail, shown};
@@ -19,8 +19,12 @@ use super::{Failure, Inlet, Next, Shared, SinkEnd, Stopped};
 use crate::archive::{self, ArchiveError, Entry, EntryKind, Parser};
 use crate::chunk::{Chunk, ChunkKind};
 use crate::limits::CHUNK_LEN;
+use crate::queue;
 use crate::report::NoteKind;
 use crate::stats::{Lap, Stage, timed};
+
+/// Pieces of work that wait for one writer. Who has more is far behind, and then the others need not be fed.
+const QUEUE_LEN: usize = 256;
 
 /// Unpack everything that comes below the jail's root, with `workers` writers.
 pub(super) fn run(mut inlet: Inlet, jail: Jail, workers: usize, shared: &Arc<Shared>) -> Result<SinkEnd, Stopped> {
@@ -28,7 +32,7 @@ pub(super) fn run(mut inlet: Inlet, jail: Jail, workers: usize, shared: &Arc<Sha
     let unpacked = std::thread::scope(|scope| {
         let mut writers = Vec::with_capacity(workers);
         for number in 0..workers.max(1) {
-            let (queue, work) = unbounded();
+            let (queue, work) = bounded(QUEUE_LEN);
             writers.push(queue);
             let temp_names = &temp_names;
             let body = move || shared.guard(|| writer::run(work, shared, temp_names));
@@ -155,7 +159,7 @@ impl<'a> Unpack<'a> {
         *offset += len;
         if let Some(writer) = *writer {
             // Refused only if the writer has panicked, which is known by then.
-            let _ = self.writers[writer].send(Work::Slice(chunk));
+            let _ = queue::put(&self.writers[writer], Work::Slice(chunk));
         }
         if *offset == *size {
             self.at = At::Padding(archive::padding(*size));
@@ -250,7 +254,7 @@ impl<'a> Unpack<'a> {
         for (batch, writer) in self.batches.iter_mut().zip(&self.writers) {
             if !batch.is_empty() {
                 // Refused only if the writer has panicked, which is known by then.
-                let _ = writer.send(Work::Batch { chunk: chunk.clone(), jobs: std::mem::take(batch) });
+                let _ = queue::put(writer, Work::Batch { chunk: chunk.clone(), jobs: std::mem::take(batch) });
             }
         }
     }

@@ -21,6 +21,7 @@ use crate::archive::{END, Entry, EntryKind, header_len, padding};
 use crate::chunk::{Buf, Pool};
 use crate::ids::Seq;
 use crate::limits::{CHUNK_LEN, LARGE_FILE_LEN};
+use crate::queue;
 use crate::report::NoteKind;
 use crate::stats::{Lap, Stopwatch};
 
@@ -56,7 +57,7 @@ impl Emitter {
     pub fn emit_in(&mut self, job: Job, buf: Buf) -> Result<(), Stopped> {
         let done = Done::new(self.next, self.context.clone(), self.alive.clone());
         self.next = self.next.next();
-        let sent = self.out.send(Planned::new(buf, job, done)).map_err(|_| Stopped);
+        let sent = queue::put(&self.out, Planned::new(buf, job, done)).map_err(|_| Stopped);
         self.lap.book(&self.watch.wait_out);
         sent
     }

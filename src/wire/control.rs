@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use arrayvec::ArrayVec;
+
 use super::address::{self, Address};
 use super::codec::{self, Fields};
 use super::{ControlHeader, WireError, note};
@@ -47,7 +49,7 @@ pub struct Ack {
     pub notes: u64,
     /// For each live link, how many of its chunk frames, counted in order, are settled: verified, duplicate or dropped.
     /// At most [`LINKS_MAX`].
-    pub links: Vec<(LinkId, u64)>,
+    pub links: ArrayVec<(LinkId, u64), LINKS_MAX>,
 }
 
 /// The sender's last word.
@@ -92,6 +94,7 @@ pub struct Commit {
 
 /// Frames other than chunks. All are idempotent and may travel on any link.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[expect(clippy::large_enum_variant, reason = "a box would be an allocation for each acknowledgement")]
 pub enum Control {
     /// The receiver's whole state.
     Ack(Ack),
@@ -196,7 +199,6 @@ pub(super) fn encode_payload(frame: &Control, out: &mut Vec<u8>) {
 }
 
 fn put_ack(ack: &Ack, out: &mut Vec<u8>) {
-    assert!(ack.links.len() <= LINKS_MAX, "the receiver admits no more links");
     put_u64s(&[ack.next, ack.credit_limit, ack.durable, ack.notes], out);
     put_u64s(&ack.bitmap, out);
     out.extend_from_slice(&(ack.links.len() as u16).to_le_bytes());

@@ -64,7 +64,7 @@ fn any_ack() -> impl Strategy<Value = Ack> {
     let numbers = (0..u64::MAX - 1024, any::<u64>(), any::<u64>(), any::<u64>());
     (numbers, any::<[u64; 16]>(), links).prop_map(|((next, credit_limit, durable, notes), mut bitmap, links)| {
         bitmap[0] &= !1;
-        Ack { next, bitmap, credit_limit, durable, notes, links }
+        Ack { next, bitmap, credit_limit, durable, notes, links: links.into_iter().collect() }
     })
 }
 

@@ -80,7 +80,7 @@ pub enum Forward {
 #[derive(Debug)]
 pub enum Backward {
     Joined,
-    Ack(Ack),
+    Ack(Box<Ack>),
     Commit,
 }
 

@@ -359,6 +359,6 @@ impl RecvHost {
 
     fn send_ack(&mut self, net: &mut Net, conn: usize) {
         net.conns[conn].acked_version = self.flow.version();
-        net.send_backward(conn, Backward::Ack(self.flow.ack()));
+        net.send_backward(conn, Backward::Ack(Box::new(self.flow.ack())));
     }
 }
