@@ -10,8 +10,18 @@ pub const CHUNK_LEN: usize = 1 << 20;
 /// The largest window, in chunks: the acknowledgement's bitmap has one bit for each.
 pub const WINDOW_MAX: u32 = 1024;
 
-/// The window unless `--window` says otherwise, in chunks. It is the most a slow disk or a gap can make a side hold.
-pub const WINDOW_DEFAULT: u32 = 128;
+/// The window that a session begins with unless `--window` says otherwise, in chunks; half of it where memory is short.
+pub const WINDOW_START: u32 = 128;
+
+/// As far as it grows then, if it proves to be too small and an eighth of the memory that is available has room for it.
+/// It is the most a slow disk or a gap can make a side hold.
+pub const WINDOW_AUTO_MAX: u32 = 256;
+
+/// The window where there is less memory than that, in chunks.
+pub const WINDOW_AUTO_MIN: u32 = 8;
+
+/// With all credit used, nothing freed for this long means that somebody has stopped.
+pub const WINDOW_STALL: Duration = Duration::from_millis(20);
 
 /// Links of one session at once, the most either side accepts.
 pub const LINKS_MAX: usize = 64;
@@ -155,7 +165,9 @@ pub const PORT: u16 = 7411;
 
 const _: () = assert!(CHUNK_LEN.is_power_of_two() && CHUNK_LEN >= 1024);
 const _: () = assert!(CHUNK_LEN.is_multiple_of(WRITE_LEN));
-const _: () = assert!(WINDOW_DEFAULT <= WINDOW_MAX && WINDOW_MAX.is_multiple_of(64));
+const _: () =
+    assert!(WINDOW_START <= WINDOW_AUTO_MAX && WINDOW_AUTO_MAX <= WINDOW_MAX && WINDOW_MAX.is_multiple_of(64));
+const _: () = assert!(0 < WINDOW_AUTO_MIN && WINDOW_AUTO_MIN <= WINDOW_START);
 const _: () = assert!(DIALS_AT_ONCE < PENDING_PER_ADDRESS_MAX, "one place is left for a stranger on the same host");
 const _: () = assert!(LINKS_MAX <= 64, "one bit of a word for each link");
 const _: () = assert!(PATH_LEN_MAX * 2 + TARGET_LEN_MAX < PAX_LEN_MAX);

@@ -81,8 +81,9 @@ pub struct SendOptions {
     pub schedule: Schedule,
     /// With every link silent, how long to wait for one.
     pub timeout: Duration,
-    /// Chunks this side holds at most; 1 to [`limits::WINDOW_MAX`].
-    pub window_chunks: u32,
+    /// Chunks this side holds at most, 1 to [`limits::WINDOW_MAX`]; `None` lets the program choose, see
+    /// [`Window::chosen`].
+    pub window_chunks: Option<u32>,
     /// Where the BLAKE3 of every file is written to, if anywhere.
     pub manifest: Option<PathBuf>,
     /// Where events go.
@@ -109,12 +110,39 @@ pub struct RecvOptions {
     pub port: u16,
     /// With every link silent, how long to wait for one.
     pub timeout: Duration,
-    /// Chunks this side holds at most; 1 to [`limits::WINDOW_MAX`].
-    pub window_chunks: u32,
+    /// Chunks this side holds at most, 1 to [`limits::WINDOW_MAX`]; `None` lets the program choose, see
+    /// [`Window::chosen`].
+    pub window_chunks: Option<u32>,
     /// Where the BLAKE3 of every file is written to, if anywhere.
     pub manifest: Option<PathBuf>,
     /// Where events go.
     pub observer: Observer,
+}
+
+/// How many chunks a side may hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Window {
+    /// From the beginning.
+    pub start: u32,
+    /// Once it has proved to be too small for what is under way in a round trip, or for pauses of who writes.
+    pub max: u32,
+}
+
+impl Window {
+    /// That many, come what may.
+    pub fn fixed(chunks: u32) -> Window {
+        Window { start: chunks, max: chunks }
+    }
+
+    /// The wish, or what the memory allows of which so many bytes are available.
+    pub fn chosen(wish: Option<u32>, available: Option<u64>) -> Window {
+        if let Some(chunks) = wish {
+            return Window::fixed(chunks.clamp(1, limits::WINDOW_MAX));
+        }
+        let room = available.map_or(u64::MAX, |bytes| bytes / 8 / limits::CHUNK_LEN as u64);
+        let max = room.clamp(limits::WINDOW_AUTO_MIN.into(), limits::WINDOW_AUTO_MAX.into()) as u32;
+        Window { start: limits::WINDOW_START.min(max), max }
+    }
 }
 
 /// A comparison of a tree with a manifest.
@@ -140,7 +168,7 @@ impl SendOptions {
             compress: Compress::Auto,
             schedule: Schedule::Pull,
             timeout: limits::TIMEOUT_DEFAULT,
-            window_chunks: limits::WINDOW_DEFAULT,
+            window_chunks: None,
             manifest: None,
             observer: Arc::new(|_| {}),
         }
@@ -155,7 +183,7 @@ impl RecvOptions {
             listen: None,
             port: limits::PORT,
             timeout: limits::TIMEOUT_DEFAULT,
-            window_chunks: limits::WINDOW_DEFAULT,
+            window_chunks: None,
             manifest: None,
             observer: Arc::new(|_| {}),
         }
@@ -164,5 +192,28 @@ impl RecvOptions {
     /// The wildcard or chosen address with the port.
     pub fn listen_addr(&self) -> Option<SocketAddr> {
         self.listen.map(|ip| SocketAddr::new(ip, self.port))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_window_is_the_wish_or_what_memory_allows() {
+        let gib = 1 << 30;
+        let cases = [
+            (Some(5), Some(0), (5, 5)),
+            (Some(0), None, (1, 1)),
+            (Some(9999), None, (1024, 1024)),
+            (None, None, (128, 256)),
+            (None, Some(64 * gib), (128, 256)),
+            (None, Some(gib + gib / 2), (128, 192)),
+            (None, Some(gib / 2), (64, 64)),
+            (None, Some(0), (8, 8)),
+        ];
+        for (wish, available, (start, max)) in cases {
+            assert_eq!(Window::chosen(wish, available), Window { start, max }, "{wish:?} {available:?}");
+        }
     }
 }

@@ -30,10 +30,10 @@ use crate::limits;
 use crate::link::watch::{Interrupts, Watch};
 use crate::link::{describe_io, handshake, listen};
 use crate::manifest::Draft;
-use crate::options::{Destination, RecvOptions};
+use crate::options::{Destination, RecvOptions, Window};
 use crate::report::{Event, ManifestReport, Report};
 use crate::sink::{self, Prepared, Sink};
-use crate::stats::{Phase, Stats};
+use crate::stats::{Phase, Stats, memory_available};
 use crate::wire::{self, Handshake};
 
 /// Receive what a sender brings. Returns once everything is durable and verified, or with the reason why not; `stats`
@@ -111,7 +111,7 @@ async fn converse(
             return Err(error);
         }
     };
-    let window = options.window_chunks.clamp(1, limits::WINDOW_MAX);
+    let window = Window::chosen(options.window_chunks, memory_available());
     let (events, mut inbox) = mpsc::unbounded_channel();
     let stages = match Stages::start(session, window, &sink, stats.clone(), events) {
         Ok(stages) => stages,
@@ -121,7 +121,7 @@ async fn converse(
             return Err(error);
         }
     };
-    let welcome = Handshake::Welcome { session, layout, window_chunks: window, addresses: advertised(port) };
+    let welcome = Handshake::Welcome { session, layout, window_chunks: window.max, addresses: advertised(port) };
     if let Err(e) = handshake::say(&mut stream, &welcome, &wire::PUBLISHED_KEY).await {
         abort(sink).await;
         return Err(Error::Network(format!("the sender at {} left during the handshake: {e}", peer_name(peer))));

@@ -40,10 +40,10 @@ use crate::link::send_link::SendSession;
 use crate::link::watch::{Interrupts, Watch};
 use crate::link::{Clock, describe_io, dial};
 use crate::manifest::{Draft, Pen};
-use crate::options::{Schedule, SendOptions, Sources};
+use crate::options::{Schedule, SendOptions, Sources, Window};
 use crate::report::{Event, ManifestReport, Report};
 use crate::source;
-use crate::stats::{Phase, Stage, Stats};
+use crate::stats::{Phase, Stage, Stats, memory_available};
 use crate::wire::{self, Commit, Control, Offer};
 
 /// Send what `options` say. Returns once everything is durable and verified on the receiver, or with the reason why
@@ -132,7 +132,7 @@ async fn converse(
         lens: Mutex::new((0, VecDeque::new())),
         by_link: Default::default(),
     });
-    let window = options.window_chunks.min(agreed.window_chunks) as usize;
+    let window = Window::chosen(options.window_chunks, memory_available()).start.min(agreed.window_chunks) as usize;
     let workers = thread::available_parallelism().map_or(2, |n| n.get()).max(2);
     // one more for each worker: sealing swaps the content's buffer for a scratch buffer
     let stages = match Stages::start(source, pen, &agreed, &options, session.clone(), window, workers) {

@@ -1,12 +1,14 @@
 //! Counters and stopwatches that stages add to, and the progress display and the report read. Plain atomics; nobody
 //! waits on them.
 
+mod memory;
 mod stage;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+pub use memory::available as memory_available;
 use stage::Usage;
 pub use stage::{Lap, Stage, StageTimes, Stopwatch, Tally, timed};
 

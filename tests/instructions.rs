@@ -11,7 +11,7 @@ use blast::chunk::{Buf, ChunkKind, Opener, Pool, Sealer, TransferDigest};
 use blast::flow::{Poll, RecvFlow, SendFlow, Verdict};
 use blast::ids::{Digest, LinkId, Seq, SessionId};
 use blast::limits::CHUNK_LEN;
-use blast::options::Schedule;
+use blast::options::{Schedule, Window};
 use blast::source::{FillScratch, NoteSink, open_tree, start};
 use blast::stats::Stats;
 use blast::wire::{
@@ -127,7 +127,7 @@ fn wire_headers() {
 
 #[test]
 fn wire_acks() {
-    let mut flow = RecvFlow::<()>::new(SessionId([1; 16]), 128);
+    let mut flow = RecvFlow::<()>::new(SessionId([1; 16]), Window::fixed(128));
     for link in 0..4 {
         flow.link_up(LinkId(link)).expect("a new link");
     }
@@ -192,7 +192,7 @@ fn flow() {
     const LINKS: u32 = 4;
     let session = SessionId([7; 16]);
     let mut send = SendFlow::new(session, Schedule::Pull);
-    let mut recv = RecvFlow::new(session, 128);
+    let mut recv = RecvFlow::new(session, Window::fixed(128));
     for link in (0..LINKS).map(LinkId) {
         send.link_up(link);
         recv.link_up(link).expect("a new link");

@@ -12,10 +12,10 @@ SOURCES = ("/usr/include", "/usr/share/doc", "~/.cargo/registry/src")
 
 
 class Content:
-    def __init__(self, name, what, make, part=1.0):
+    def __init__(self, name, what, make, is_stream=False):
         self.name, self.what, self.make = name, what, make
-        # Of the full size, for scenarios on links that would take all day.
-        self.part = part
+        # Bytes from standard input to standard output, not a tree.
+        self.is_stream = is_stream
 
 
 def fill(rng, path, size):
@@ -89,7 +89,8 @@ def source(dest, _scale):
 
 CONTENTS = {c.name: c for c in (
     Content("big", "one incompressible file", big),
-    Content("stream", "one incompressible file, standard input to standard output", big),
+    Content("stream", "one incompressible file, standard input to standard output", big, True),
+    Content("turns", "standard input and output of 200 MB/s, each still every other second, in turn", big, True),
     Content("small", "small files, log-normal sizes", small),
     Content("tiny", "files of 0 to 4 KiB", tiny),
     Content("source", "headers, documentation and sources of this machine", source),

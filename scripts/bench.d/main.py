@@ -60,6 +60,7 @@ def scenarios(disk):
         scenario("1g:big", ("blast-off", *TREE), (("limit", 1.015, 0.1), HARMLESS)),
         scenario("max:big", ("blast-off", *TREE), (("wall", "tar-nc", 0.65), ("cpu", "tar-nc", 0.75), HARMLESS), quick=True),
         scenario("max:stream", STREAM, (("wall", "nc", 0.75),), quick=True),
+        scenario("max:turns", ("nc",), (("rate", 90),), part=0.5),
         scenario("100m:big", ("blast-off", "tar-nc"), (HARMLESS,), part=0.05),
         scenario("max:small", TREE, (small,), quick=True),
         scenario("4x1g:small", ("mptcp", "tar-nc"), (("wall", "mptcp", 1.0),)),
@@ -191,11 +192,13 @@ def measure(asked, s, peers, place, made, processes):
     lab = Lab(s.links, asked.mtu)
     try:
         lab.up()
-        job = Job(lab, s.content, made, os.devnull if s.content.name == "stream" else place.fresh_dest(), place.path("scratch"))
+        job = Job(lab, s.content, made, place.fresh_dest(), place.path("scratch"))
         goodput = s.links.goodput(asked.mtu)
         limit = made.bytes / goodput if goodput else None
         lab.measure_iperf(lambda command, out: processes.start(command, out), IPERF_SECONDS)
         processes.end_all()
+        if job.is_stream:
+            job.dest = os.devnull
         result = Result(s, job, limit)
         runner = Runner(processes, place.path("scratch"), asked.disk is not None)
         slowest = max(made.bytes / (min(b or 1e9 for b in s.links.bits()) / 8), made.files / 1000)
@@ -275,7 +278,8 @@ def print_commands(results, peers):
     seen = set()
     for result in results:
         for name, told in result.commands.items():
-            key = (name, result.scenario.content.name == "stream")
+            content = result.scenario.content
+            key = (name, content.name if content.is_stream else "")
             if key not in seen:
                 seen.add(key)
                 print(f"- {name} ({peers[name].what})")

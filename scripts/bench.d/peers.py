@@ -3,6 +3,7 @@ what runs on which host."""
 
 import os
 import subprocess
+import sys
 from dataclasses import dataclass, field
 
 from lab import A, B
@@ -26,7 +27,7 @@ class Job:
 
     @property
     def is_stream(self):
-        return self.content.name == "stream"
+        return self.content.is_stream
 
 
 @dataclass
@@ -55,10 +56,19 @@ class Peer:
 def piped(job, recv, send, port, **more):
     """A plan for what only moves bytes: alone for a stream, between two tars for a tree."""
     if job.is_stream:
-        return Plan([[recv]], [[send]], [port], check="stream", stdin=job.made.file, stdout=job.dest, **more)
+        return stream(job, recv, send, port, **more)
     pack, unpack = tar_pack(job.made.tree), tar_unpack(job.dest)
     # GNU tar's own format keeps whole seconds: its fastest, so what it is compared by.
     return Plan([[recv, unpack]], [[pack, send]], [port], check="seconds", **more)
+
+
+def stream(job, recv, send, port, **more):
+    """From a file to a file, or with who gives and takes by turns at its ends."""
+    recv, send = [recv], [send]
+    if job.content.name == "turns":
+        turns = [sys.executable, os.path.join(os.path.dirname(os.path.abspath(__file__)), "turns.py")]
+        recv, send = [*recv, [*turns, "1"]], [[*turns, "0"], *send]
+    return Plan([recv], [send], [port], check="stream", stdin=job.made.file, stdout=job.dest, **more)
 
 
 def tar_pack(directory):
@@ -132,7 +142,7 @@ def blast(name, what, program, options=()):
         send = [program, "send", "--quiet", *options, "-" if job.is_stream else job.made.tree,
                 f"{job.lab.address()}:{port}"]
         if job.is_stream:
-            return Plan([[recv]], [[send]], [port], check="stream", stdin=job.made.file, stdout=job.dest)
+            return stream(job, recv, send, port)
         return Plan([[recv]], [[send]], [port])
     return Peer(name, what, plan)
 

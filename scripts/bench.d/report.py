@@ -145,6 +145,10 @@ class Result:
             elif kind == "files":
                 (least,) = asked
                 yield f"at least {least:,} files/s", f"{self.files / took:,.0f}", self.files / took >= least
+            elif kind == "rate":
+                (least,) = asked
+                rate = self.bytes / 1e6 / took
+                yield f"at least {least} MB/s", f"{rate:.1f}", rate >= least
             elif kind == "seconds":
                 (most,) = asked
                 yield f"wall at most {most} s", f"{took:.3f} s", took <= most

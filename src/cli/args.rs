@@ -196,7 +196,7 @@ struct CommonTyped {
     /// Give up when every link has been silent for this long: seconds, or 90s, 10m, 2h (default: 10m)
     #[arg(long, value_name = "TIME", value_parser = duration)]
     timeout: Option<Duration>,
-    /// Memory for chunks on this side: bytes, or 64M, 1G (default: 128M)
+    /// Memory for chunks on this side: bytes, or 64M, 1G (default: what it takes, 256M at most)
     #[arg(long, value_name = "SIZE", value_parser = window)]
     window: Option<u32>,
     /// Write the BLAKE3 of every file to FILE, as b3sum does (for b3sum --check)
@@ -301,7 +301,7 @@ fn send(typed: SendTyped, exists: &dyn Fn(&Path) -> bool) -> Result<SendOptions,
         ScheduleTyped::Rr => Schedule::RoundRobin,
     };
     options.timeout = typed.common.timeout.unwrap_or(options.timeout);
-    options.window_chunks = typed.common.window.unwrap_or(options.window_chunks);
+    options.window_chunks = typed.common.window;
     options.manifest = typed.common.manifest;
     Ok(options)
 }
@@ -322,7 +322,7 @@ fn recv(typed: RecvTyped) -> Result<RecvOptions, Misuse> {
     options.listen = typed.listen;
     options.port = typed.port;
     options.timeout = typed.common.timeout.unwrap_or(options.timeout);
-    options.window_chunks = typed.common.window.unwrap_or(options.window_chunks);
+    options.window_chunks = typed.common.window;
     options.manifest = typed.common.manifest;
     Ok(options)
 }
@@ -706,7 +706,7 @@ mod tests {
         );
         let bare = sent("send a h");
         assert_eq!((bare.streams, bare.compress, bare.schedule), (None, Compress::Auto, Schedule::Pull));
-        assert_eq!((bare.timeout, bare.window_chunks), (limits::TIMEOUT_DEFAULT, limits::WINDOW_DEFAULT));
+        assert_eq!((bare.timeout, bare.window_chunks), (limits::TIMEOUT_DEFAULT, None));
         assert_eq!(sent("send --compress -5 a h").compress, Compress::Level(-5));
         assert_eq!(sent("send --compress auto a h").compress, Compress::Auto);
         for off in ["off", "0"] {
@@ -714,7 +714,7 @@ mod tests {
         }
         let options = received("recv --listen 10.0.0.2 -p 0 --timeout 2h --window 64M /restore/");
         assert_eq!(options.listen, Some(IpAddr::from([10, 0, 0, 2])));
-        assert_eq!((options.port, options.timeout.as_secs(), options.window_chunks), (0, 7200, 64));
+        assert_eq!((options.port, options.timeout.as_secs(), options.window_chunks), (0, 7200, Some(64)));
         assert_eq!(options.destination, Destination::Path("/restore/".into()));
         assert_eq!(options.manifest, None);
         assert_eq!(sent("send a h --manifest m").manifest, Some("m".into()));

@@ -2,9 +2,10 @@
 
 use super::arrivals::Arrivals;
 use super::planted::{self, Bug};
-use super::{Reassembler, Violation};
+use super::{Reassembler, Time, Violation};
 use crate::ids::{LinkId, Seq, SessionId};
-use crate::limits::{LINKS_MAX, WINDOW_MAX};
+use crate::limits::{LINKS_MAX, WINDOW_MAX, WINDOW_STALL};
+use crate::options::Window;
 use crate::wire::Ack;
 
 /// The receiver's half of the protocol. Steps of a chunk, all in one thread or behind one lock except verification:
@@ -22,7 +23,13 @@ use crate::wire::Ack;
 #[derive(Debug)]
 pub struct RecvFlow<P> {
     session: SessionId,
+    /// Chunks that the sender may be ahead of what was delivered and freed. It only grows, so that credit once given
+    /// stays given.
     window: u32,
+    /// As far as it may grow.
+    window_max: u32,
+    /// With all credit used: since when nothing has been freed, and how much had been.
+    stalled: Option<(Time, u64)>,
     reassembler: Reassembler<P>,
     /// Buffers of delivered chunks that are free again; at most what was delivered.
     released: u64,
@@ -69,13 +76,16 @@ pub struct Strikes {
 }
 
 impl<P> RecvFlow<P> {
-    /// A session with no link, with buffers for `window` chunks.
-    pub fn new(session: SessionId, window: u32) -> RecvFlow<P> {
-        assert!((1..=WINDOW_MAX).contains(&window), "a window of 1 to {WINDOW_MAX} chunks");
+    /// A session with no link, that begins with buffers for `window.start` chunks.
+    pub fn new(session: SessionId, window: Window) -> RecvFlow<P> {
+        let Window { start, max } = window;
+        assert!(1 <= start && start <= max && max <= WINDOW_MAX, "a window of 1 to {WINDOW_MAX} chunks");
         RecvFlow {
             session,
-            window,
-            reassembler: Reassembler::new(window),
+            window: start,
+            window_max: max,
+            stalled: None,
+            reassembler: Reassembler::new(max),
             released: 0,
             durable: 0,
             chunks: None,
@@ -120,6 +130,7 @@ impl<P> RecvFlow<P> {
             return Err(Violation::BeyondEnd { seq, chunks });
         }
         self.begun = self.begun.max(seq.0 + 1);
+        self.grow_if_starved();
         self.frames += 1;
         let index = self.place(link).map_or(0, |at| self.links[at].begin());
         Ok(Arrival { index, fresh: !self.reassembler.has(seq) })
@@ -174,6 +185,37 @@ impl<P> RecvFlow<P> {
         let bug = planted::is(Bug::StaleReleaseCounted);
         assert!(self.released <= self.reassembler.delivered() || bug, "only what was delivered is released");
         self.version += 1;
+        self.grow_if_starved();
+    }
+
+    /// Twice the window if all of it is under way while there is nothing to write: then it is smaller than what the
+    /// links carry in a round trip.
+    fn grow_if_starved(&mut self) {
+        if self.begun >= self.credit_limit() && self.released == self.reassembler.delivered() {
+            self.grow(self.window.saturating_mul(2));
+        }
+    }
+
+    /// Look at the time, now and then. The whole window if the sender has used all credit and nothing has been freed for
+    /// a while: whoever stopped there, what the sender has to send can wait here as well, and is here once it goes on.
+    pub fn look(&mut self, now: Time) {
+        match self.stalled {
+            _ if self.begun < self.credit_limit() => self.stalled = None,
+            Some((since, released)) if released == self.released => {
+                if now.saturating_sub(since) >= WINDOW_STALL {
+                    self.grow(self.window_max);
+                }
+            }
+            _ => self.stalled = Some((now, self.released)),
+        }
+    }
+
+    fn grow(&mut self, window: u32) {
+        let window = window.min(self.window_max);
+        if window > self.window {
+            self.window = window;
+            self.version += 1;
+        }
     }
 
     /// Chunks below `mark` survive a power loss.
@@ -277,6 +319,10 @@ mod tests {
     const B: LinkId = LinkId(1);
 
     fn flow(window: u32) -> RecvFlow<u64> {
+        growing(Window::fixed(window))
+    }
+
+    fn growing(window: Window) -> RecvFlow<u64> {
         let mut flow = RecvFlow::new(SESSION, window);
         flow.link_up(A).unwrap();
         flow.link_up(B).unwrap();
@@ -301,6 +347,63 @@ mod tests {
         assert_eq!(flow.poll_deliver(), Some((Seq(0), 7)));
         assert!(!flow.begin(B, Seq(0)).unwrap().fresh, "nor after it was delivered");
         assert_eq!(flow.poll_deliver(), None);
+    }
+
+    fn deliver(flow: &mut RecvFlow<u64>) -> u64 {
+        std::iter::from_fn(|| flow.poll_deliver()).count() as u64
+    }
+
+    #[test]
+    fn the_window_doubles_while_all_of_it_is_under_way_and_nothing_waits_to_be_written() {
+        let mut flow = growing(Window { start: 2, max: 7 });
+        bring(&mut flow, A, 0);
+        assert_eq!(flow.credit_limit(), 2, "half of it is unused");
+        let second = flow.begin(A, Seq(1)).unwrap();
+        assert_eq!(flow.credit_limit(), 4, "the sender had to stop, and the writer has nothing");
+        flow.verified(SESSION, A, second.index, Seq(1), 1);
+        assert_eq!(deliver(&mut flow), 2);
+        bring(&mut flow, A, 2);
+        bring(&mut flow, A, 3);
+        assert_eq!(flow.credit_limit(), 4, "the writer is what the sender waits for");
+        assert_eq!(deliver(&mut flow), 2);
+        let before = flow.version();
+        flow.released(SESSION, 4);
+        assert_eq!((flow.credit_limit(), flow.window()), (8, 4));
+        assert!(flow.version() > before);
+        for seq in 4..8 {
+            flow.begin(A, Seq(seq)).unwrap();
+        }
+        assert_eq!((flow.credit_limit(), flow.window()), (11, 7), "no further than it may");
+    }
+
+    #[test]
+    fn the_whole_window_is_given_when_nothing_is_freed_for_a_while() {
+        let ms = Time::from_millis;
+        let mut flow = growing(Window { start: 2, max: 9 });
+        bring(&mut flow, A, 0);
+        bring(&mut flow, A, 1);
+        let grown = flow.credit_limit();
+        deliver(&mut flow);
+        for seq in 2..grown {
+            bring(&mut flow, A, seq);
+        }
+        deliver(&mut flow);
+        flow.look(ms(10));
+        flow.released(SESSION, 1);
+        flow.look(ms(40));
+        assert_eq!(flow.credit_limit(), grown + 1, "it moves, and so is not stopped");
+        bring(&mut flow, A, grown);
+        flow.look(ms(50));
+        flow.look(ms(69));
+        assert_eq!(flow.credit_limit(), grown + 1);
+        flow.look(ms(70));
+        assert_eq!(flow.credit_limit(), 1 + 9);
+        let mut fixed = self::flow(2);
+        bring(&mut fixed, A, 0);
+        bring(&mut fixed, A, 1);
+        fixed.look(ms(0));
+        fixed.look(ms(1000));
+        assert_eq!(fixed.credit_limit(), 2, "a window that was asked for stays");
     }
 
     #[test]
@@ -397,7 +500,7 @@ mod tests {
 
     #[test]
     fn a_link_id_in_use_and_a_link_too_many_are_refused() {
-        let mut flow: RecvFlow<u64> = RecvFlow::new(SESSION, 1);
+        let mut flow: RecvFlow<u64> = RecvFlow::new(SESSION, Window::fixed(1));
         (0..LINKS_MAX as u32).for_each(|n| flow.link_up(LinkId(n)).unwrap());
         assert_eq!(flow.link_up(LinkId(5)), Err(Violation::LinkInUse(LinkId(5))));
         assert_eq!(flow.link_up(LinkId(99)), Err(Violation::TooManyLinks));

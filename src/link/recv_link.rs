@@ -128,7 +128,8 @@ impl RecvSession {
     /// The state's version, and whether an acknowledgement of it can wait.
     fn version(&self) -> (u64, bool) {
         let notes = self.notes.lock().expect("no thread panics while it holds this lock").len() as u64;
-        let flow = self.flow();
+        let mut flow = self.flow();
+        flow.look(self.clock.now());
         (flow.version().wrapping_add(notes), flow.window() >= ACK_WINDOW_MIN && !flow.is_ending())
     }
 }

@@ -15,6 +15,7 @@ use crate::limits;
 use crate::link::cables::Cables;
 use crate::link::recv_link::{Arrived, RecvSession};
 use crate::link::{Alarm, Clock, LinkEvent, describe_io};
+use crate::options::Window;
 use crate::queue;
 use crate::sink::Sink;
 use crate::stats::{Lap, Stage, Stats, Stopwatch};
@@ -33,12 +34,12 @@ pub(super) struct Stages {
 impl Stages {
     pub(super) fn start(
         session: SessionId,
-        window: u32,
+        window: Window,
         sink: &Sink,
         stats: Arc<Stats>,
         events: UnboundedSender<LinkEvent>,
     ) -> Result<Stages, Error> {
-        let buffers = window as usize + limits::LINKS_MAX;
+        let buffers = window.max as usize + limits::LINKS_MAX;
         let pool = Pool::new(buffers, limits::CHUNK_LEN);
         let pool_bell = Arc::new(Notify::new());
         let bell = pool_bell.clone();
@@ -62,7 +63,7 @@ impl Stages {
         let transfer = Arc::new(Mutex::new(TransferDigest::new()));
         // a mutex of its own keeps deliveries in order without holding up the links
         let out = Arc::new(Mutex::new(sink.chunks().clone()));
-        let release = release_hook(&session, window);
+        let release = release_hook(&session, window.start);
         for i in 0..worker_count() {
             let (arrivals, out) = (arrivals.clone(), out.clone());
             let [verify, decompress] = [Stage::Verify, Stage::Decompress].map(|stage| session.stats.watch(stage));

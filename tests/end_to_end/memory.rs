@@ -15,17 +15,18 @@ use crate::trees::{assert_same, random_bytes, write};
 const MIB: u64 = 1 << 20;
 
 /// What a process may have beside its window.
-const BESIDE: u64 = 128 * MIB;
+const BESIDE: u64 = 64 * MIB;
 
 #[test]
 fn neither_end_grows_beyond_its_window_while_the_consumer_stands_still() {
-    for (window, args) in [(128, &[][..]), (32, &["--window", "32M"])] {
+    // What each side chooses by itself where memory is plenty, and what it is told.
+    for (sends, window, args) in [(128, 256, &[][..]), (32, 32, &["--window", "32M"])] {
         let mut receiver = recv("-").args(args).start_apart();
         let mut output = receiver.take_stdout();
         let mut sender = send("-", receiver.port()).args(args).args(&["--streams", "2"]).stdin(Stdio::piped()).start();
         let mut input = sender.take_stdin();
         let (told, progress) = mpsc::channel();
-        let total = 2 * window + 64;
+        let total = sends + window + 64;
         let producer = thread::spawn(move || {
             let mut hasher = blake3::Hasher::new();
             for i in 0..total {
@@ -37,7 +38,7 @@ fn neither_end_grows_beyond_its_window_while_the_consumer_stands_still() {
             *hasher.finalize().as_bytes()
         });
         // With nothing read, both windows fill, and this much has been taken from the producer.
-        let full = 2 * window - window / 8;
+        let full = sends + window - window / 8;
         while progress.recv_timeout(PATIENCE).expect("the windows fill") < full {}
         let bound = BESIDE + window * MIB;
         let both = [("sender", sender.peak_memory()), ("receiver", receiver.peak_memory())];
@@ -98,5 +99,5 @@ fn a_link_that_stands_still_holds_up_neither_the_transfer_nor_memory() {
     assert!(stopped.load(SeqCst) > 0, "the link was used");
     let peaks = peaks.join().unwrap();
     println!("peaks {peaks:?}, {:?}", sender.took);
-    assert!(peaks.0.max(peaks.1) <= BESIDE + 128 * MIB, "{peaks:?}");
+    assert!(peaks.0 <= BESIDE + 128 * MIB && peaks.1 <= BESIDE + 256 * MIB, "{peaks:?}");
 }

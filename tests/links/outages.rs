@@ -11,7 +11,12 @@ const THREE: [&str; 3] = ["80mbit", "80mbit", "80mbit"];
 const SOON: Duration = Duration::from_secs(8);
 
 fn three_links(lab: &Lab) -> Stream {
-    let stream = Stream::start(lab, Length::Open, "10.77.1.2", &[], &[]);
+    three_links_with(lab, &[])
+}
+
+/// The same, with these options to the receiver.
+fn three_links_with(lab: &Lab, recv: &[&str]) -> Stream {
+    let stream = Stream::start(lab, Length::Open, "10.77.1.2", &[], recv);
     for link in 1..=3 {
         stream.sender.says(&format!("link l{link} is up"));
         lab.carries(link, MB);
@@ -74,7 +79,7 @@ fn a_cable_that_is_pulled_three_times_comes_back_three_times() {
 /// One link turns into a black hole: neither end is told. It is found dead, and carries again when it is healed.
 fn black_hole(link: u32) {
     let Some(lab) = Lab::up(&THREE) else { return };
-    let stream = three_links(&lab);
+    let stream = three_links_with(&lab, &["--window", "64M"]);
     lab.hole(link);
     stream.sender.says(&format!("link l{link} is down: silent for 10 s; 2 links remain"));
     stream.receiver.says(&format!("link l{link} is down: silent for 10 s"));

@@ -17,6 +17,7 @@ use blast::flow::planted::{self, Bug};
 use blast::flow::{RecvFlow, Verdict};
 use blast::ids::Seq;
 use blast::limits::CORRUPT_IN_A_ROW_MAX;
+use blast::options::Window;
 
 use super::check::{Checked, Invariant, Mark, ensure};
 use super::disk::Disk;
@@ -57,7 +58,7 @@ impl RecvHost {
         RecvHost {
             session,
             process,
-            flow: RecvFlow::new(session_id(session), scenario.window),
+            flow: RecvFlow::new(session_id(session), Window { start: scenario.window_start, max: scenario.window }),
             disk: Disk::default(),
             applied: Vec::with_capacity(scenario.chunks as usize),
             written: 0,
@@ -358,6 +359,7 @@ impl RecvHost {
     }
 
     fn send_ack(&mut self, net: &mut Net, conn: usize) {
+        self.flow.look(net.time());
         net.conns[conn].acked_version = self.flow.version();
         net.send_backward(conn, Backward::Ack(Box::new(self.flow.ack())));
     }

@@ -19,6 +19,8 @@ pub struct Scenario {
     pub send_pool: u64,
     /// Chunks the receiver holds at most.
     pub window: u32,
+    /// The receiver begins with so many of them.
+    pub window_start: u32,
     pub cables: Vec<CableSpec>,
     /// The most that sealing, verifying and writing one chunk, and a sync, take.
     pub seal: Micros,
@@ -126,6 +128,7 @@ impl Scenario {
             chunks,
             send_pool,
             window: window as u32,
+            window_start: if rng.percent(60) { window } else { rng.range(1, window) } as u32,
             cables,
             seal: rng.range(1, 3000),
             verify: rng.range(1, 6000),

@@ -20,6 +20,7 @@ fn quiet(chunks: u64, cables: Vec<CableSpec>) -> Scenario {
         chunks,
         send_pool: 160,
         window: 128,
+        window_start: 128,
         cables,
         seal: 1000,
         verify: 1000,
