@@ -45,8 +45,8 @@ pub const SEND_PORTION_MAX: usize = 1 << 20;
 pub const RECV_PORTION_TIME: Duration = Duration::from_millis(10);
 /// … if that is more bytes than these, else any, …
 pub const RECV_PORTION_MIN: usize = 16 << 10;
-/// … and at most so many.
-pub const RECV_PORTION_MAX: usize = 1 << 20;
+/// … and at most so many: a chunk with the next one's header, so that where there is no hurry each chunk is one call.
+pub const RECV_PORTION_MAX: usize = CHUNK_LEN + 128;
 
 /// How long a link waits for a portion before it takes what there is.
 pub const PORTION_PATIENCE: Duration = Duration::from_millis(20);

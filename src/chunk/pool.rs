@@ -92,6 +92,11 @@ impl Pool {
         state.made - state.free.len()
     }
 
+    /// Buffers at most.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
     /// Bytes of each buffer.
     pub fn buf_len(&self) -> usize {
         self.buf_len

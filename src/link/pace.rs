@@ -43,8 +43,8 @@ impl Pace {
         let wanted = u128::from(self.moved) * self.lasting.as_nanos() / span.as_nanos();
         let wanted = usize::try_from(wanted).unwrap_or(usize::MAX).clamp(self.min, self.max);
         (self.since, self.moved) = (now, 0);
-        // within a factor of two it stays as it is: a change costs a system call
-        if wanted / 2 < self.portion && self.portion / 2 < wanted {
+        // near what it is it stays as it is: a change costs a system call
+        if wanted.abs_diff(self.portion) <= self.portion / 4 {
             return None;
         }
         self.portion = wanted;

@@ -82,6 +82,9 @@ impl From<io::Error> for ReadError {
 /// Bytes that are read beyond a payload: an acknowledgement of a few links, with its header.
 const AHEAD_LEN: usize = 512;
 
+/// Who waited this long for bytes was asleep, and has been woken for as many as it asked for.
+const WOKEN: Duration = Duration::from_micros(100);
+
 /// Reads frames whose payloads go to buffers of the caller's.
 pub struct FrameReader<'a> {
     inlet: Inlet<'a>,
@@ -158,12 +161,17 @@ impl<'a> Inlet<'a> {
         loop {
             let since = Instant::now();
             self.readable().await?;
+            let woken = since.elapsed() >= WOKEN;
             let mut got = None;
             let outcome = self.stream.try_io(Interest::READABLE, || {
                 let mut parts = [IoSliceMut::new(first), IoSliceMut::new(second)];
                 let n = readv(self.stream, if parts[0].is_empty() { &mut parts[1..] } else { &mut parts[..] })?;
                 got = Some(n);
-                if n == 0 || n == wanted { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
+                // of a portion that was waited for so little is left that it can wait for the next
+                let portion = self.pace.portion();
+                let is_portion = woken && portion > limits::RECV_PORTION_MIN && n > portion / 2;
+                let more = n == 0 || n == wanted && !is_portion;
+                if more { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
             });
             let now = Instant::now();
             self.waited += now - since;

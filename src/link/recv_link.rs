@@ -12,7 +12,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use crossbeam_channel::Sender;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
@@ -26,6 +25,7 @@ use crate::error::ExitCode;
 use crate::flow::RecvFlow;
 use crate::ids::{LinkId, SessionId};
 use crate::limits;
+use crate::queue::Putter;
 use crate::stats::{Lap, LinkStats, Stats};
 use crate::wire::{self, ChunkHead, Commit, Control, Header, TagKey};
 
@@ -85,7 +85,7 @@ pub struct RecvSession {
     /// Rung when a buffer comes back.
     pub pool_bell: Arc<Notify>,
     /// Into the verifying threads; as long as the pool.
-    pub arrived: Sender<Arrived>,
+    pub arrived: Putter<Arrived>,
     /// Our interfaces.
     pub cables: Arc<Cables>,
     /// The links' bells.
@@ -320,8 +320,8 @@ impl RecvLink<'_> {
                     if arrival.fresh {
                         let arrived =
                             Arrived { link: self.link, index: arrival.index, head, buf, stats: self.stats.clone() };
-                        // as long as the pool, so never full; gone only when the session is over
-                        let _ = self.session.arrived.try_send(arrived);
+                        // as long as the pool, so never full
+                        self.session.arrived.put(arrived);
                         // the writing side may owe an acknowledgement of those before
                         self.bell.ring();
                     } else {

@@ -44,7 +44,7 @@ impl Stages {
         let pool_bell = Arc::new(Notify::new());
         let bell = pool_bell.clone();
         pool.on_return(move || bell.notify_one());
-        let (arrived, arrivals) = crossbeam_channel::bounded(buffers);
+        let (arrived, arrivals) = queue::bounded(buffers);
         let session = Arc::new(RecvSession {
             session,
             clock: Clock::start(),
@@ -72,7 +72,7 @@ impl Stages {
                 .name(format!("open-{i}"))
                 .spawn(move || {
                     let mut worker = Worker { opener: Opener::new(), lap: Lap::start(), verify, decompress };
-                    for arrived in queue::each(arrivals) {
+                    for arrived in arrivals {
                         worker.lap.book(&worker.verify.wait_in);
                         let Some(session) = session.upgrade() else { return };
                         let _alarm = Alarm::new(&session.events);

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use crossbeam_channel::{Sender, bounded};
 use rustix::io::Errno;
 
 use super::jail::{Devices, Dir, Jail, shown};
@@ -19,7 +18,7 @@ use super::{Failure, Inlet, Next, Shared, SinkEnd, Stopped};
 use crate::archive::{self, ArchiveError, Entry, EntryKind, Parser};
 use crate::chunk::{Chunk, ChunkKind};
 use crate::limits::CHUNK_LEN;
-use crate::queue;
+use crate::queue::{self, Putter};
 use crate::report::NoteKind;
 use crate::stats::{Lap, Stage, timed};
 
@@ -32,7 +31,7 @@ pub(super) fn run(mut inlet: Inlet, jail: Jail, workers: usize, shared: &Arc<Sha
     let unpacked = std::thread::scope(|scope| {
         let mut writers = Vec::with_capacity(workers);
         for number in 0..workers.max(1) {
-            let (queue, work) = bounded(QUEUE_LEN);
+            let (queue, work) = queue::bounded(QUEUE_LEN);
             writers.push(queue);
             let temp_names = &temp_names;
             let body = move || shared.guard(|| writer::run(work, shared, temp_names));
@@ -70,7 +69,7 @@ enum At {
 
 struct Unpack<'a> {
     jail: Jail,
-    writers: Vec<Sender<Work>>,
+    writers: Vec<Putter<Work>>,
     /// Jobs of the current chunk, by writer.
     batches: Vec<Vec<Job>>,
     parser: Parser,
@@ -100,7 +99,7 @@ impl Counts {
 }
 
 impl<'a> Unpack<'a> {
-    fn new(jail: Jail, writers: Vec<Sender<Work>>, shared: &'a Arc<Shared>) -> Unpack<'a> {
+    fn new(jail: Jail, writers: Vec<Putter<Work>>, shared: &'a Arc<Shared>) -> Unpack<'a> {
         let batches = writers.iter().map(|_| Vec::new()).collect();
         let (parser, counts) = (Parser::new(), Counts::default());
         Unpack { jail, writers, batches, parser, at: At::Header, counts, shared }
@@ -158,8 +157,7 @@ impl<'a> Unpack<'a> {
         }
         *offset += len;
         if let Some(writer) = *writer {
-            // Refused only if the writer has panicked, which is known by then.
-            let _ = queue::put(&self.writers[writer], Work::Slice(chunk));
+            self.writers[writer].put(Work::Slice(chunk));
         }
         if *offset == *size {
             self.at = At::Padding(archive::padding(*size));
@@ -253,8 +251,7 @@ impl<'a> Unpack<'a> {
     fn flush(&mut self, chunk: &Arc<Chunk>) {
         for (batch, writer) in self.batches.iter_mut().zip(&self.writers) {
             if !batch.is_empty() {
-                // Refused only if the writer has panicked, which is known by then.
-                let _ = queue::put(writer, Work::Batch { chunk: chunk.clone(), jobs: std::mem::take(batch) });
+                writer.put(Work::Batch { chunk: chunk.clone(), jobs: std::mem::take(batch) });
             }
         }
     }

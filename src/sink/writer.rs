@@ -6,7 +6,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crossbeam_channel::Receiver;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
@@ -17,7 +16,7 @@ use super::{Shared, Stopped, record};
 use crate::archive::{Entry, EntryKind};
 use crate::chunk::{Chunk, FileDigest};
 use crate::ids::Digest;
-use crate::queue;
+use crate::queue::Taker;
 use crate::stats::{Lap, Stage};
 
 /// What a writer is given.
@@ -85,10 +84,10 @@ const CREATE: OFlags =
     OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Work until there is no more. After a failure what is queued is dropped, and what has a temporary name removed.
-pub(super) fn run(queue: Receiver<Work>, shared: &Shared, temp_names: &TempNames) {
+pub(super) fn run(queue: Taker<Work>, shared: &Shared, temp_names: &TempNames) {
     let mut writer = Writer { shared, temp_names, large: None };
     let (mut lap, watch) = (Lap::start(), shared.stats.watch(Stage::Write));
-    for work in queue::each(queue) {
+    for work in queue {
         lap.book(&watch.wait_in);
         if shared.stopping() {
             continue;

@@ -103,7 +103,7 @@ pub fn start(
 ) -> Running {
     let context = Context { record: tree.record, ..Context::new(stats, notes) };
     let stage = if matches!(tree.named, Named::Fifo(_)) { Stage::Input } else { Stage::Source };
-    run(pool, context, workers, stage, move |mut emitter| match (tree.named, layout) {
+    run(pool, context, stage, move |mut emitter| match (tree.named, layout) {
         (Named::Roots(roots), Layout::Archive) => {
             let Context { dirs, stats, notes, .. } = &*emitter.context;
             let threads = workers.clamp(WALKERS_MIN, WALKERS_MAX);
@@ -140,7 +140,7 @@ pub fn start(
 
 /// Start to read standard input as a raw stream.
 pub fn start_stdin(pool: Arc<Pool>, stats: Arc<Stats>, notes: Arc<NoteSink>) -> Running {
-    run(pool, Context::new(stats, notes), 0, Stage::Input, |mut emitter| {
+    run(pool, Context::new(stats, notes), Stage::Input, |mut emitter| {
         send_stream(rustix::stdio::stdin(), Path::new("standard input"), &mut emitter)?;
         Ok(emitter)
     })
@@ -170,13 +170,12 @@ const WALKERS_MAX: usize = 16;
 fn run(
     pool: Arc<Pool>,
     context: Context,
-    workers: usize,
     stage: Stage,
     plan: impl FnOnce(Emitter) -> Result<Emitter, StreamError> + Send + 'static,
 ) -> Running {
     assert!(pool.buf_len() >= CHUNK_LEN, "a buffer holds a chunk");
-    // Two for each worker: one at work, one waiting. More would keep buffers from chunks that are ready to be sent.
-    let (out, planned) = bounded(2 * workers.max(1));
+    // As long as the pool, so that buffers that come back together are planned together.
+    let (out, planned) = bounded(pool.count());
     let thread = std::thread::spawn(move || {
         let (alive, all_done) = bounded(0);
         let (lap, watch) = (Lap::start(), context.stats.watch(stage));

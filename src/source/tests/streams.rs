@@ -61,7 +61,7 @@ fn send_fd(fd: OwnedFd) -> Sent {
 fn start_fd(fd: OwnedFd, pool: Arc<Pool>) -> (Running, Arc<NoteSink>, Arc<Stats>) {
     let (stats, notes) = (Arc::new(Stats::default()), Arc::new(NoteSink::new()));
     let context = Context::new(stats.clone(), notes.clone());
-    let running = run(pool, context, WORKERS, Stage::Input, |mut emitter| {
+    let running = run(pool, context, Stage::Input, |mut emitter| {
         send_stream(fd, Path::new("the pipe"), &mut emitter)?;
         Ok(emitter)
     });
