@@ -51,6 +51,12 @@ impl Pace {
         Some(self.portion)
     }
 
+    /// From now on only the least at a time.
+    pub fn hurry(&mut self) -> usize {
+        (self.portion, self.max) = (self.min, self.min);
+        self.portion
+    }
+
     /// The link has fallen far behind its rate: back to `min`, and measure anew.
     pub fn fell_behind(&mut self, now: Instant) -> usize {
         (self.portion, self.since, self.moved) = (self.min, now, 0);
@@ -104,5 +110,8 @@ mod tests {
         run(&mut pace, &mut now, 125_000_000);
         assert_eq!((pace.portion(), pace.fell_behind(now), pace.portion()), (MAX, MIN, MIN));
         assert_eq!(pace.moved(1 << 20, now + Duration::from_millis(1)), None, "one burst is no rate");
+        pace.hurry();
+        run(&mut pace, &mut now, 125_000_000);
+        assert_eq!(pace.portion(), MIN, "who is in a hurry never waits for more");
     }
 }

@@ -101,6 +101,12 @@ impl<'a> FrameReader<'a> {
         FrameReader { inlet: Inlet::new(stream, pulse), key, ahead: [0; AHEAD_LEN], start: 0, end: 0 }
     }
 
+    /// The end is near: nothing waits for a portion any more.
+    pub fn hurry(&mut self) -> io::Result<()> {
+        let portion = self.inlet.pace.hurry();
+        self.inlet.wake_for(portion)
+    }
+
     /// How long it waited for bytes since the last call.
     pub fn take_waited(&mut self) -> Duration {
         std::mem::take(&mut self.inlet.waited)

@@ -294,7 +294,10 @@ impl RecvLink<'_> {
                         lap.book(&times.idle)
                     }
                     let control = reader.control(&header, &mut scratch).await?;
-                    finish_heard |= matches!(control, Control::Finish(_));
+                    if matches!(control, Control::Finish(_)) && !finish_heard {
+                        finish_heard = true;
+                        reader.hurry()?;
+                    }
                     if let Some(ended) = self.handle(control).await {
                         return Ok(ended);
                     }
