@@ -40,7 +40,11 @@
 //!   when it ends.
 //! - **Credit is memory.** The receiver allows as many chunks as it has buffers. A number is taken only by a verified
 //!   copy and a held chunk is never dropped, so memory is the window and one buffer for each link, whatever the peer,
-//!   the disk or the network do.
+//!   the disk or the network do. The window grows to twice what it begins with if it proves to be smaller than what is
+//!   under way in a round trip, or if the writer stops, as far as the machine's free memory allows.
+//! - **Little is done for each chunk.** Its memory is the pool's and nothing is allocated; a socket is served when it has
+//!   or takes a portion (a few milliseconds of its rate), an acknowledgement rides on the next chunk, and whoever waits
+//!   is woken for a batch where there is one.
 //! - **Acks are absolute.** One snapshot says all there is to say: what is held, how far credit goes, and how many
 //!   frames of each link are settled, from which the sender finds chunks that failed verification. Losing or repeating
 //!   one costs nothing, and no connection is special: any link may die, the first one too.

@@ -35,7 +35,7 @@ pub const WRITE_LEN: usize = 512 << 10;
 
 /// What may wait unsent in a socket before a link stops taking chunks (`TCP_NOTSENT_LOWAT`): what the link carries in
 /// this time …
-pub const SEND_PORTION_TIME: Duration = Duration::from_millis(16);
+pub const SEND_PORTION_TIME: Duration = Duration::from_millis(8);
 /// … but at least so many bytes, …
 pub const SEND_PORTION_MIN: usize = 128 << 10;
 /// … and at most so many.
