@@ -10,7 +10,7 @@ pub const CHUNK_LEN: usize = 1 << 20;
 /// The largest window, in chunks: the acknowledgement's bitmap has one bit for each.
 pub const WINDOW_MAX: u32 = 1024;
 
-/// The window that a session begins with unless `--window` says otherwise, in chunks; half of it where memory is short.
+/// The window that a session begins with unless `--window` says otherwise, in chunks; less where memory is short.
 pub const WINDOW_START: u32 = 128;
 
 /// As far as it grows then, if it proves to be too small and an eighth of the memory that is available has room for it.

@@ -44,6 +44,8 @@ pub struct RecvFlow<P> {
     /// Frames begun on all links ever: the first index of the next link.
     frames: u64,
     version: u64,
+    /// The version from which on an acknowledgement must not be put off.
+    urgent: u64,
 }
 
 /// A chunk frame begins.
@@ -93,6 +95,7 @@ impl<P> RecvFlow<P> {
             links: Vec::new(),
             frames: 0,
             version: 1,
+            urgent: 1,
         }
     }
 
@@ -164,11 +167,13 @@ impl<P> RecvFlow<P> {
         if session != self.session {
             return none;
         }
-        self.settle(link, index).map_or(none, |arrivals| {
+        let strikes = self.settle(link, index).map_or(none, |arrivals| {
             arrivals.strikes_in_a_row = arrivals.strikes_in_a_row.saturating_add(1);
             arrivals.strikes += 1;
             Strikes { in_a_row: arrivals.strikes_in_a_row, total: arrivals.strikes }
-        })
+        });
+        self.hurry();
+        strikes
     }
 
     /// The next chunk in order, if it is held.
@@ -215,6 +220,7 @@ impl<P> RecvFlow<P> {
         if window > self.window {
             self.window = window;
             self.version += 1;
+            self.hurry();
         }
     }
 
@@ -269,6 +275,17 @@ impl<P> RecvFlow<P> {
     /// Rises whenever [`RecvFlow::ack`] would say something new.
     pub fn version(&self) -> u64 {
         self.version
+    }
+
+    /// The latest version that the sender should hear of at once: a copy failed verification, the window grew, or the
+    /// caller said so.
+    pub fn urgent(&self) -> u64 {
+        self.urgent
+    }
+
+    /// What has changed up to now should be heard of at once.
+    pub fn hurry(&mut self) {
+        self.urgent = self.version;
     }
 
     /// Chunks below it may be sent.
@@ -374,6 +391,20 @@ mod tests {
             flow.begin(A, Seq(seq)).unwrap();
         }
         assert_eq!((flow.credit_limit(), flow.window()), (11, 7), "no further than it may");
+    }
+
+    #[test]
+    fn a_copy_that_failed_verification_is_urgent_news_and_one_that_verified_is_not() {
+        let mut flow = flow(8);
+        bring(&mut flow, A, 0);
+        assert!(flow.urgent() < flow.version());
+        let damaged = flow.begin(B, Seq(1)).unwrap();
+        flow.dropped(SESSION, B, damaged.index);
+        assert_eq!(flow.urgent(), flow.version());
+        bring(&mut flow, A, 1);
+        assert!(flow.urgent() < flow.version());
+        flow.hurry();
+        assert_eq!(flow.urgent(), flow.version());
     }
 
     #[test]

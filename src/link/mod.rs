@@ -299,6 +299,22 @@ impl Bells {
         }
     }
 
+    /// There is something that cannot wait for one link, whichever; the links take turns.
+    pub fn ring_next(&self) {
+        let mut ring = self.lock();
+        ring.turn = (ring.turn + 1) % ring.bells.len().max(1);
+        if let Some((_, bell)) = ring.bells.get(ring.turn) {
+            bell.ring();
+        }
+    }
+
+    /// There is something that cannot wait for that link, if it still lives.
+    pub fn ring(&self, link: LinkId) {
+        if let Some((_, bell)) = self.lock().bells.iter().find(|(id, _)| *id == link) {
+            bell.ring();
+        }
+    }
+
     /// There is something for that link, if it still lives and waits for it.
     pub fn ring_if_waiting(&self, link: LinkId) {
         if let Some((_, bell)) = self.lock().bells.iter().find(|(id, _)| *id == link) {

@@ -125,12 +125,14 @@ impl RecvSession {
         (ack, flow.version().wrapping_add(notes))
     }
 
-    /// The state's version, and whether an acknowledgement of it can wait.
-    fn version(&self) -> (u64, bool) {
+    /// The state's version, and whether a link that last acknowledged version `acked` can wait with the next.
+    fn version(&self, acked: Option<u64>) -> (u64, bool) {
         let notes = self.notes.lock().expect("no thread panics while it holds this lock").len() as u64;
         let mut flow = self.flow();
         flow.look(self.clock.now());
-        (flow.version().wrapping_add(notes), flow.window() >= ACK_WINDOW_MIN && !flow.is_ending())
+        let knows = acked.is_some_and(|acked| acked >= flow.urgent().wrapping_add(notes));
+        let can_wait = knows && flow.window() >= ACK_WINDOW_MIN && !flow.is_ending();
+        (flow.version().wrapping_add(notes), can_wait)
     }
 }
 
@@ -238,11 +240,11 @@ impl RecvLink<'_> {
                 wire::encode_control(&Control::Pong(n), key, &mut bytes);
             }
             let now = Instant::now();
-            let (mut version, can_wait) = self.session.version();
+            let (mut version, can_wait) = self.session.version(acked_version);
             if !can_wait {
                 // before looking: what changes later rings
                 self.bell.will_wait();
-                version = self.session.version().0;
+                version = self.session.version(acked_version).0;
             }
             let just_acked = acked_at.is_some_and(|at| now < at + ACK_EVERY);
             if acked_version != Some(version) && !(can_wait && just_acked) {

@@ -94,9 +94,16 @@ pub(super) fn release_hook(session: &Arc<RecvSession>, window: u32) -> Arc<dyn F
     let worth_telling = u64::from(window / 8).max(1);
     Arc::new(move || {
         let Some(session) = session.upgrade() else { return };
-        session.flow().released(session.session, 1);
-        if (freed.fetch_add(1, Relaxed) + 1).is_multiple_of(worth_telling) {
-            session.bells.ring_one();
+        let is_worth_it = (freed.fetch_add(1, Relaxed) + 1).is_multiple_of(worth_telling);
+        {
+            let mut flow = session.flow();
+            flow.released(session.session, 1);
+            if is_worth_it {
+                flow.hurry();
+            }
+        }
+        if is_worth_it {
+            session.bells.ring_next();
         }
     })
 }
@@ -134,6 +141,8 @@ pub(super) fn open_and_deliver(
             drop(buf);
             let count = stats.corrupt.fetch_add(1, Relaxed) + 1;
             let strikes = session.flow().dropped(session.session, link, index);
+            // first, so that a link that has to go for it can still say so
+            session.bells.ring(link);
             session.tell(LinkEvent::Corrupt { stats, count });
             if strikes.in_a_row >= limits::CORRUPT_IN_A_ROW_MAX {
                 session.tell(LinkEvent::Hopeless { link });
