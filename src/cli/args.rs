@@ -3,7 +3,7 @@
 //! bytes: a path is never made text, and only the last operand of `send` is ever read as an address.
 
 use std::ffi::{OsStr, OsString};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,6 +11,9 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use super::misuse::Misuse;
+use super::target::target;
+use super::values::{compress, duration, link, listen, streams, window};
 use crate::error::escape;
 use crate::limits;
 use crate::options::{Compress, Destination, LinkSpec, RecvOptions, Schedule, SendOptions, Sources, VerifyOptions};
@@ -45,21 +48,6 @@ pub enum Request {
     Verify(VerifyOptions, Verbosity),
     /// Print this text and be done (`--help`, `--version`).
     Print(String),
-}
-
-/// A command line that cannot be meant.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Misuse {
-    /// What is wrong with it; may have several lines.
-    pub what: String,
-    /// What to type instead.
-    pub hint: String,
-}
-
-impl Misuse {
-    fn new(what: impl Into<String>, hint: impl Into<String>) -> Misuse {
-        Misuse { what: what.into(), hint: hint.into() }
-    }
 }
 
 const AFTER_HELP: &str = "\
@@ -353,200 +341,6 @@ fn one_operand(only: &OsStr, exists: &dyn Fn(&Path) -> bool, usage: &str) -> Mis
     }
 }
 
-/// Where to connect: a name or an address without brackets, and a port.
-#[derive(Debug, PartialEq, Eq)]
-struct Target {
-    host: String,
-    port: u16,
-}
-
-/// Read `HOST`, `HOST:PORT`, `[V6]`, `[V6]:PORT` or a bare IPv6 address. After a colon digits are a port and anything
-/// else is a path.
-fn target(operand: &OsStr, exists: &dyn Fn(&Path) -> bool) -> Result<Target, Misuse> {
-    const USAGE: &str = "blast send SRC... HOST[:PORT]";
-    let shown = escape(operand.as_bytes());
-    let no_host = |why: &str| Misuse::new(format!("HOST is missing: '{shown}' {why}"), USAGE);
-    if operand == "-" {
-        return Err(no_host("is standard input, and comes first"));
-    }
-    let Some(text) = operand.to_str() else {
-        return Err(no_host("is no machine's name (it is not text)"));
-    };
-    if let Some(address) = v6(text) {
-        return Ok(Target { host: address.to_owned(), port: limits::PORT });
-    }
-    let (host, rest) = if let Some(inner) = text.strip_prefix('[') {
-        let closed = inner.split_once(']').and_then(|(host, rest)| Some((v6(host)?, rest)));
-        let Some((host, rest)) = closed else {
-            return Err(Misuse::new(
-                format!("'{shown}' is no IPv6 address in brackets"),
-                "type it like [fd00::1] or [fd00::1]:7411",
-            ));
-        };
-        match (rest, rest.strip_prefix(':')) {
-            ("", _) => (host, None),
-            (_, Some(rest)) => (host, Some(rest)),
-            _ => return Err(Misuse::new(format!("'{shown}': only :PORT can follow the bracket"), USAGE)),
-        }
-    } else {
-        match text.split_once(':') {
-            Some((host, rest)) => (host, Some(rest)),
-            None => (text, None),
-        }
-    };
-    if host.contains('/') || host == "." || host == ".." {
-        return Err(no_host("is a path"));
-    }
-    let (user, name) = match host.rsplit_once('@') {
-        Some((user, name)) => (Some(user), name),
-        None => (None, host),
-    };
-    if name.is_empty() {
-        return Err(no_host("names none"));
-    }
-    if name.starts_with('-') || name.chars().any(|c| c.is_whitespace() || c.is_control()) {
-        return Err(no_host("is no machine's name"));
-    }
-    let path = rest.filter(|rest| rest.is_empty() || !rest.bytes().all(|b| b.is_ascii_digit()));
-    if user.is_some() || path.is_some() {
-        return Err(wants_ssh(&shown, user, name, path));
-    }
-    let port = match rest {
-        None => limits::PORT,
-        Some(digits) => match digits.parse::<u16>() {
-            Ok(0) | Err(_) => {
-                return Err(Misuse::new(
-                    format!("'{digits}' is no port to send to"),
-                    "a port is a number from 1 to 65535, the one that 'blast recv' printed",
-                ));
-            }
-            Ok(port) => port,
-        },
-    };
-    if rest.is_none() && host.parse::<IpAddr>().is_err() && exists(Path::new(operand)) {
-        return Err(Misuse::new(
-            format!("HOST is missing: '{shown}' is a file or directory here"),
-            format!("if a machine has that name, type {shown}:{} to mean it", limits::PORT),
-        ));
-    }
-    Ok(Target { host: name.to_owned(), port })
-}
-
-/// `[USER@]HOST:/DEST` asks for a receiver started over ssh. Say what to type instead.
-fn wants_ssh(shown: &str, user: Option<&str>, name: &str, path: Option<&str>) -> Misuse {
-    let name = escape(name.as_bytes());
-    let name = if name.contains(':') { format!("[{name}]") } else { name };
-    match (path, user) {
-        (Some(path), _) => {
-            let dest = if path.is_empty() { "DEST".to_owned() } else { escape(path.as_bytes()) };
-            Misuse::new(
-                format!("'{shown}': this version cannot start the receiver over ssh"),
-                format!("on {name} type 'blast recv {dest}', then here 'blast send SRC... {name}'"),
-            )
-        }
-        (None, _) => Misuse::new(
-            format!("'{shown}': a user's name has no meaning without ssh, which this version cannot use"),
-            format!("start 'blast recv DEST' on {name}, then type {name} alone"),
-        ),
-    }
-}
-
-/// An IPv6 address, with a zone (`fe80::1%eth0`) or without.
-fn v6(text: &str) -> Option<&str> {
-    let (address, zone) = match text.split_once('%') {
-        Some((address, zone)) => (address, Some(zone)),
-        None => (text, None),
-    };
-    let zone_is_name = zone.is_none_or(|zone| interface_name(zone).is_some());
-    (address.parse::<Ipv6Addr>().is_ok() && zone_is_name).then_some(text)
-}
-
-/// An interface's name as Linux allows it: at most 15 bytes, no slash, no space, no colon.
-fn interface_name(text: &str) -> Option<&str> {
-    let fits = (1..=15).contains(&text.len()) && text != "." && text != "..";
-    let clean = !text.chars().any(|c| c == '/' || c == ':' || c.is_whitespace() || c.is_control());
-    (fits && clean).then_some(text)
-}
-
-fn unbracketed(text: &str) -> &str {
-    text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text)
-}
-
-fn link(text: &str) -> Result<LinkSpec, String> {
-    let inner = unbracketed(text);
-    if let Ok(address) = inner.parse::<IpAddr>() {
-        return Ok(LinkSpec::Address(address));
-    }
-    if inner.contains('%') && v6(inner).is_some() {
-        return Err("name the interface instead of an address with a zone".to_owned());
-    }
-    match interface_name(text) {
-        Some(name) => Ok(LinkSpec::Interface(name.to_owned())),
-        None => Err("neither an interface's name nor an address".to_owned()),
-    }
-}
-
-fn streams(text: &str) -> Result<u16, String> {
-    let most = limits::LINKS_MAX as u16;
-    text.parse().ok().filter(|n| (1..=most).contains(n)).ok_or_else(|| format!("not a number from 1 to {most}"))
-}
-
-fn compress(text: &str) -> Result<Compress, String> {
-    match text {
-        "auto" => return Ok(Compress::Auto),
-        "off" | "0" => return Ok(Compress::Off),
-        _ => {}
-    }
-    let level = text.parse().ok().filter(|n| (-7..=22).contains(n));
-    level.map(Compress::Level).ok_or_else(|| "type auto, off, or a level from -7 to 22".to_owned())
-}
-
-fn listen(text: &str) -> Result<IpAddr, String> {
-    unbracketed(text).parse().map_err(|_| "not an IP address (the port goes into --port)".to_owned())
-}
-
-/// `90`, `90s`, `10m`, `2h`, `1d`: at least a second.
-fn duration(text: &str) -> Result<Duration, String> {
-    let unit_at = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (digits, unit) = text.split_at(unit_at);
-    let seconds_each = match unit {
-        "" | "s" | "sec" => 1,
-        "m" | "min" => 60,
-        "h" => 3600,
-        "d" => 86_400,
-        _ => return Err("not a time: type seconds, or 90s, 10m, 2h".to_owned()),
-    };
-    // A hundred years at most, so that adding it to a clock never overflows.
-    let seconds = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(seconds_each));
-    match seconds.filter(|s| (1..=3_155_760_000).contains(s)) {
-        Some(seconds) => Ok(Duration::from_secs(seconds)),
-        None => Err("not a time from one second on: type seconds, or 90s, 10m, 2h".to_owned()),
-    }
-}
-
-/// Bytes with a suffix, as whole chunks: K, M and G are 1024s as in GNU tools, KB, MB and GB are 1000s.
-fn window(text: &str) -> Result<u32, String> {
-    let wrong = || {
-        let most = (limits::WINDOW_MAX as usize * limits::CHUNK_LEN) >> 30;
-        format!("not a size from 1M to {most}G: type bytes, or 64M, 1G")
-    };
-    let unit_at = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (digits, unit) = text.split_at(unit_at);
-    let bytes_each: u64 = match unit.to_ascii_uppercase().as_str() {
-        "" | "B" => 1,
-        "K" | "KIB" => 1 << 10,
-        "M" | "MIB" => 1 << 20,
-        "G" | "GIB" => 1 << 30,
-        "KB" => 1_000,
-        "MB" => 1_000_000,
-        "GB" => 1_000_000_000,
-        _ => return Err(wrong()),
-    };
-    let bytes = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(bytes_each)).ok_or_else(wrong)?;
-    let chunks = bytes / limits::CHUNK_LEN as u64;
-    u32::try_from(chunks).ok().filter(|c| (1..=limits::WINDOW_MAX).contains(c)).ok_or_else(wrong)
-}
-
 /// clap's complaint in our words: no "error:" in front, its usage and tips kept, foreign bytes escaped.
 fn from_clap(e: &clap::Error) -> Result<Request, Misuse> {
     let text = e.render().to_string();
@@ -722,31 +516,6 @@ mod tests {
         assert_eq!(received("recv -").destination, Destination::Stdout);
         assert_eq!(received("recv -- -").destination, Destination::Stdout);
         assert_eq!(received("recv x:9").destination, Destination::Path("x:9".into()));
-    }
-
-    #[test]
-    fn times_and_sizes() {
-        for (text, seconds) in [("1", 1), ("90", 90), ("90s", 90), ("10m", 600), ("2h", 7200), ("1d", 86_400)] {
-            assert_eq!(duration(text), Ok(Duration::from_secs(seconds)), "{text}");
-        }
-        for text in ["", "s", "1.5", "-3", "1w", "99999999999999999999", "213503982334602d"] {
-            assert!(duration(text).is_err(), "{text}");
-        }
-        for (text, chunks) in [
-            ("1048576", 1),
-            ("1M", 1),
-            ("128m", 128),
-            ("128MiB", 128),
-            ("1G", 1024),
-            ("64MB", 61),
-            ("1GB", 953),
-            ("1024K", 1),
-        ] {
-            assert_eq!(window(text), Ok(chunks), "{text}");
-        }
-        for text in ["", "M", "0", "1048575", "1025M", "2G", "1.5G", "1T", "18446744073709551616"] {
-            assert!(window(text).is_err(), "{text}");
-        }
     }
 
     #[test]

@@ -9,8 +9,11 @@ mod args;
 mod exit;
 mod json;
 mod limited;
+mod misuse;
 mod progress;
 mod render;
+mod target;
+mod values;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -24,7 +27,8 @@ use crate::error::{Error, ExitCode};
 use crate::options::{Destination, Observer, RecvOptions, SendOptions, VerifyOptions};
 use crate::report::{Event, Report};
 use crate::stats::{Phase, Stats};
-use args::{Form, Misuse, Request, Verbosity};
+use args::{Form, Request, Verbosity};
+use misuse::Misuse;
 use progress::{Progress, Screen};
 use render::Side;
 
