@@ -120,6 +120,9 @@ pub const DRAIN: Duration = Duration::from_secs(2);
 /// How often each side looks whether interfaces have come or gone, beside whenever the kernel says so.
 pub const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
+/// How often the sender compares what links carried with what their interfaces sent.
+pub const PROVE_EVERY: Duration = Duration::from_secs(1);
+
 /// One change of an interface comes in several messages; after the first, look again no sooner than this.
 pub const SETTLE: Duration = Duration::from_millis(20);
 

@@ -1,7 +1,7 @@
 //! What a transfer is asked to do, as meant. The command line is turned into these once, in `cli`; the conductors read
 //! nothing else.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,13 +31,48 @@ pub enum Compress {
     Level(i32),
 }
 
-/// One `--link`: an interface by name, or a local or remote address.
+/// One `--link`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LinkSpec {
     /// A local interface, as the system names it.
     Interface(String),
     /// One of our own addresses (bind to it) or one of the receiver's (connect to it).
     Address(IpAddr),
+    /// From this interface to this address of the receiver's, through a router if need be. A link-local address is
+    /// meant on that interface; one of our own there means the interface.
+    Pair {
+        /// The local interface, or its index.
+        interface: String,
+        /// The receiver's address.
+        remote: IpAddr,
+    },
+    /// Not this interface. The others are discovered, or those that are named.
+    Not(String),
+}
+
+impl LinkSpec {
+    /// The interfaces that are left out.
+    pub fn left_out(links: &[LinkSpec]) -> Vec<String> {
+        let name = |link: &LinkSpec| match link {
+            LinkSpec::Not(name) => Some(name.clone()),
+            _ => None,
+        };
+        links.iter().filter_map(name).collect()
+    }
+
+    /// Whether any link is named, so that none is discovered.
+    pub fn by_hand(links: &[LinkSpec]) -> bool {
+        links.iter().any(|link| !matches!(link, LinkSpec::Not(_)))
+    }
+}
+
+/// Where a receiver listens.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Bind {
+    /// At one of our addresses; a link-local one needs the name or the index of its interface.
+    Address(IpAddr, Option<String>),
+    /// At every address, but only for what comes in by this interface.
+    Interface(String),
 }
 
 /// What is sent.
@@ -105,7 +140,7 @@ pub struct RecvOptions {
     /// What is received into.
     pub destination: Destination,
     /// Where to listen; `None` is every address of both families.
-    pub listen: Option<IpAddr>,
+    pub bind: Option<Bind>,
     /// The port; 0 lets the system choose.
     pub port: u16,
     /// With every link silent, how long to wait for one.
@@ -180,18 +215,13 @@ impl RecvOptions {
     pub fn new(destination: Destination) -> RecvOptions {
         RecvOptions {
             destination,
-            listen: None,
+            bind: None,
             port: limits::PORT,
             timeout: limits::TIMEOUT_DEFAULT,
             window_chunks: None,
             manifest: None,
             observer: Arc::new(|_| {}),
         }
-    }
-
-    /// The wildcard or chosen address with the port.
-    pub fn listen_addr(&self) -> Option<SocketAddr> {
-        self.listen.map(|ip| SocketAddr::new(ip, self.port))
     }
 }
 

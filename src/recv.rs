@@ -27,6 +27,7 @@ use self::stages::{Stages, worker_count};
 use crate::error::Error;
 use crate::ids::LinkId;
 use crate::limits;
+use crate::link::listen::Pending;
 use crate::link::watch::{Interrupts, Watch};
 use crate::link::{describe_io, handshake, listen};
 use crate::manifest::Draft;
@@ -85,12 +86,16 @@ async fn converse(
 ) -> Result<Report, Error> {
     let mut interrupts =
         Interrupts::listen().map_err(|e| Error::Bug(format!("cannot listen for signals: {}", describe_io(&e))))?;
-    let listener = listen::listen(options.listen, options.port).map_err(|e| cannot_listen(&options, &e))?;
+    let listener = listen::listen(options.bind.as_ref(), options.port).map_err(|e| cannot_listen(&options, &e))?;
     let port = listener.local_addr().map_or(options.port, |a| a.port());
     (options.observer)(Event::Listening { addrs: reachable_at(&options, port) });
 
     let (call, mut callers) = mpsc::unbounded_channel();
-    tokio::task::spawn_local(answer_the_door(listener, call, options.observer.clone()));
+    let pending = Pending::default();
+    let beside = if options.bind.is_none() { listen::beside(&listener) } else { Vec::new() };
+    for listener in std::iter::once(listener).chain(beside) {
+        tokio::task::spawn_local(answer_the_door(listener, pending.clone(), call.clone(), options.observer.clone()));
+    }
     let (first, offer) = tokio::select! {
         first = first_hello(&mut callers) => first,
         signal = interrupts.next() => return Err(Error::Interrupted(format!("{signal} while waiting for a sender"))),
@@ -121,7 +126,8 @@ async fn converse(
             return Err(error);
         }
     };
-    let welcome = Handshake::Welcome { session, layout, window_chunks: window.max, addresses: advertised(port) };
+    let welcome =
+        Handshake::Welcome { session, layout, window_chunks: window.max, addresses: advertised(&options, port) };
     if let Err(e) = handshake::say(&mut stream, &welcome, &wire::PUBLISHED_KEY).await {
         abort(sink).await;
         return Err(Error::Network(format!("the sender at {} left during the handshake: {e}", peer_name(peer))));
@@ -134,7 +140,7 @@ async fn converse(
         options: &options,
         session: stages.session.clone(),
         port,
-        advertised: advertised(port),
+        advertised: advertised(&options, port),
         watch: Watch::new(options.timeout, Instant::now()),
         joined: HashSet::new(),
         damaged: HashMap::new(),

@@ -36,6 +36,7 @@ use crate::flow::SendFlow;
 use crate::ids::SessionId;
 use crate::limits;
 use crate::link::cables::Cables;
+use crate::link::proof::Proof;
 use crate::link::send_link::SendSession;
 use crate::link::watch::{Interrupts, Watch};
 use crate::link::{Clock, describe_io, dial};
@@ -129,6 +130,7 @@ async fn converse(
         last_words: Default::default(),
         events,
         stats: stats.clone(),
+        expelled: Default::default(),
         lens: Mutex::new((0, VecDeque::new())),
         by_link: Default::default(),
     });
@@ -147,6 +149,7 @@ async fn converse(
         session: &session,
         watch: Watch::new(options.timeout, Instant::now()),
         fleet: Fleet::launch(&session, &options, agreed),
+        proof: Proof::default(),
     };
     let outcome = conductor.wait(&mut inbox, stages.totals, &mut interrupts).await;
     let outcome = match outcome {

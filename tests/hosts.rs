@@ -261,13 +261,28 @@ pub struct Arrived {
 impl Stream {
     /// `blast recv -` on b and `blast send - TO` on a, with more arguments for each.
     pub fn start(lab: &Lab, length: Length, to: &str, send: &[&str], recv: &[&str]) -> Stream {
-        let receiver = lab.blast(Host::B, &["recv", "-v"]).args(recv).last("-").start();
+        Stream::start_in(lab, &[], length, to, send, recv)
+    }
+
+    /// The same, both in this environment (`NAME=value`).
+    pub fn start_in(lab: &Lab, env: &[&str], length: Length, to: &str, send: &[&str], recv: &[&str]) -> Stream {
+        let receiver =
+            lab.command(Host::B, &["env"]).args(env).args(&[BLAST, "recv", "-v"]).args(recv).last("-").start();
         receiver.says("listening on port");
         let (input, feed) = pipe().expect("a pipe");
         let source = Source::start(feed, length);
         // what the sender has read ahead must still go when the test has seen enough
         let ahead = if matches!(length, Length::Open) { &["--window", "24M"][..] } else { &[] };
-        let sender = lab.blast(Host::A, &["send", "-v"]).args(ahead).args(send).last("-").last(to).stdin(input).start();
+        let sender = lab
+            .command(Host::A, &["env"])
+            .args(env)
+            .args(&[BLAST, "send", "-v"])
+            .args(ahead)
+            .args(send)
+            .last("-")
+            .last(to)
+            .stdin(input)
+            .start();
         Stream { sender, receiver, source }
     }
 

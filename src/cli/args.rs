@@ -3,7 +3,6 @@
 //! bytes: a path is never made text, and only the last operand of `send` is ever read as an address.
 
 use std::ffi::{OsStr, OsString};
-use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,10 +12,12 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::misuse::Misuse;
 use super::target::target;
-use super::values::{compress, duration, link, listen, streams, window};
+use super::values::{bind, compress, duration, link, streams, window};
 use crate::error::escape;
 use crate::limits;
-use crate::options::{Compress, Destination, LinkSpec, RecvOptions, Schedule, SendOptions, Sources, VerifyOptions};
+use crate::options::{
+    Bind, Compress, Destination, LinkSpec, RecvOptions, Schedule, SendOptions, Sources, VerifyOptions,
+};
 
 /// How much is said on standard error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
@@ -127,8 +128,9 @@ enum Command {
 struct SendTyped {
     #[arg(hide = true, num_args = 0..)]
     operands: Vec<OsString>,
-    /// Use this interface, own address or address of the receiver; repeat for more (default: find all shared networks)
-    #[arg(long = "link", value_name = "IFACE|ADDR", value_parser = link)]
+    /// Use this interface, own address or address of the receiver, or leave an interface out; repeat for more (default:
+    /// find all shared networks)
+    #[arg(long = "link", value_name = "IFACE|ADDR|IFACE=ADDR|!IFACE", value_parser = link)]
     links: Vec<LinkSpec>,
     /// Connections on each link (default: as many as pay)
     #[arg(long, value_name = "N", value_parser = streams)]
@@ -154,12 +156,12 @@ struct SendTyped {
 struct RecvTyped {
     #[arg(hide = true, num_args = 0..)]
     operands: Vec<OsString>,
-    /// Listen on this address only (default: on all, IPv4 and IPv6)
-    #[arg(long, value_name = "ADDR", value_parser = listen)]
-    listen: Option<IpAddr>,
-    /// Listen on this port; 0 takes a free one and prints it
-    #[arg(long, short, value_name = "PORT", default_value_t = limits::PORT)]
-    port: u16,
+    /// Listen at this address, or on this interface, only (default: at all, IPv4 and IPv6)
+    #[arg(long, alias = "listen", value_name = "ADDR|IFACE[:PORT]", value_parser = bind)]
+    bind: Option<(Bind, Option<u16>)>,
+    /// Listen on this port; 0 takes a free one and prints it (default: 7411)
+    #[arg(long, short, value_name = "PORT")]
+    port: Option<u16>,
     #[command(flatten)]
     common: CommonTyped,
 }
@@ -307,8 +309,14 @@ fn recv(typed: RecvTyped) -> Result<RecvOptions, Misuse> {
     }
     let destination = if destination == "-" { Destination::Stdout } else { Destination::Path(destination.into()) };
     let mut options = RecvOptions::new(destination);
-    options.listen = typed.listen;
-    options.port = typed.port;
+    let (bind, port) = typed.bind.unzip();
+    options.port = match (port.flatten(), typed.port) {
+        (Some(a), Some(b)) if a != b => {
+            return Err(Misuse::new(format!("--bind says port {a} and --port says {b}"), "say it once"));
+        }
+        (a, b) => a.or(b).unwrap_or(limits::PORT),
+    };
+    options.bind = bind;
     options.timeout = typed.common.timeout.unwrap_or(options.timeout);
     options.window_chunks = typed.common.window;
     options.manifest = typed.common.manifest;
@@ -468,14 +476,15 @@ mod tests {
             ("send a h --window 1025M", "1M to 1G", "--help"),
             ("send a h --window 99999999999G", "1M to 1G", "--help"),
             ("send a h --link a/b", "neither an interface", "--help"),
-            ("send a h --link fe80::1%eth0", "name the interface", "--help"),
             ("send -q -v a h", "cannot be used with", "--help"),
             ("recv", "DEST is missing", "blast recv DEST"),
             ("recv a b", "one DEST", "blast recv DEST"),
             ("verify --manifest m", "DIR is missing", "blast verify DIR"),
             ("verify a b --manifest m", "one DIR", "blast verify DIR"),
             ("verify a", "--manifest is missing", "blast verify DIR"),
-            ("recv --listen h a", "not an IP address", "--help"),
+            ("recv --bind a/b a", "neither an IP address", "--help"),
+            ("recv --bind 10.0.0.2:9 --port 8 a", "port 9", "say it once"),
+            ("recv --bind fe80::1 a", "needs its interface", "--help"),
             ("recv --port 70000 a", "70000", "--help"),
             ("", "send or to receive", "blast recv DEST"),
             ("copy a h", "copy", "--help"),
@@ -506,8 +515,9 @@ mod tests {
         for off in ["off", "0"] {
             assert_eq!(sent(&format!("send --compress {off} a h")).compress, Compress::Off);
         }
-        let options = received("recv --listen 10.0.0.2 -p 0 --timeout 2h --window 64M /restore/");
-        assert_eq!(options.listen, Some(IpAddr::from([10, 0, 0, 2])));
+        let options = received("recv --bind 10.0.0.2 -p 0 --timeout 2h --window 64M /restore/");
+        assert_eq!(options.bind, Some(Bind::Address([10, 0, 0, 2].into(), None)));
+        assert_eq!(received("recv --listen [fd00::1]:9 a").port, 9);
         assert_eq!((options.port, options.timeout.as_secs(), options.window_chunks), (0, 7200, Some(64)));
         assert_eq!(options.destination, Destination::Path("/restore/".into()));
         assert_eq!(options.manifest, None);

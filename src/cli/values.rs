@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use crate::limits;
-use crate::options::{Compress, LinkSpec};
+use crate::options::{Bind, Compress, LinkSpec};
 
 /// An IPv6 address, with a zone (`fe80::1%eth0`) or without.
 pub fn v6(text: &str) -> Option<&str> {
@@ -27,17 +27,36 @@ pub fn unbracketed(text: &str) -> &str {
     text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text)
 }
 
+/// `IFACE`, `ADDRESS`, `ADDRESS%IFACE`, `IFACE=REMOTE`, or `!IFACE`.
 pub fn link(text: &str) -> Result<LinkSpec, String> {
-    let inner = unbracketed(text);
-    if let Ok(address) = inner.parse::<IpAddr>() {
-        return Ok(LinkSpec::Address(address));
+    let wrong = || "neither an interface's name nor an address".to_owned();
+    let name = |name: &str| interface_name(name).map(str::to_owned).ok_or_else(wrong);
+    if let Some(left_out) = text.strip_prefix('!') {
+        return Ok(LinkSpec::Not(name(left_out)?));
     }
-    if inner.contains('%') && v6(inner).is_some() {
-        return Err("name the interface instead of an address with a zone".to_owned());
+    if let Some((interface, remote)) = text.split_once('=') {
+        let (remote, zone) = zoned(unbracketed(remote)).ok_or("not an address after the =")?;
+        if zone.is_some_and(|zone| zone != interface) {
+            return Err("the address is on another interface than the one before the =".to_owned());
+        }
+        return Ok(LinkSpec::Pair { interface: name(interface)?, remote });
     }
-    match interface_name(text) {
-        Some(name) => Ok(LinkSpec::Interface(name.to_owned())),
-        None => Err("neither an interface's name nor an address".to_owned()),
+    match zoned(unbracketed(text)) {
+        Some((address, None)) => Ok(LinkSpec::Address(address)),
+        Some((remote, Some(zone))) => Ok(LinkSpec::Pair { interface: zone.to_owned(), remote }),
+        None if text.contains('%') => Err(wrong()),
+        None => Ok(LinkSpec::Interface(name(text)?)),
+    }
+}
+
+/// An address, with the zone of an IPv6 one.
+fn zoned(text: &str) -> Option<(IpAddr, Option<&str>)> {
+    match text.split_once('%') {
+        Some((address, zone)) => {
+            let address: Ipv6Addr = v6(text).and(address.parse().ok())?;
+            Some((address.into(), Some(zone)))
+        }
+        None => Some((text.parse().ok()?, None)),
     }
 }
 
@@ -56,8 +75,32 @@ pub fn compress(text: &str) -> Result<Compress, String> {
     level.map(Compress::Level).ok_or_else(|| "type auto, off, or a level from -7 to 22".to_owned())
 }
 
-pub fn listen(text: &str) -> Result<IpAddr, String> {
-    unbracketed(text).parse().map_err(|_| "not an IP address (the port goes into --port)".to_owned())
+/// `ADDRESS`, `ADDRESS%IFACE` or `IFACE`, and `:PORT` after an IPv4 address or a bracket.
+pub fn bind(text: &str) -> Result<(Bind, Option<u16>), String> {
+    let wrong = || "neither an IP address nor an interface's name".to_owned();
+    let (place, port) = match text.strip_prefix('[') {
+        Some(inner) => {
+            let (place, rest) = inner.split_once(']').ok_or_else(wrong)?;
+            (place, (!rest.is_empty()).then_some(rest))
+        }
+        None => match text.split_once(':') {
+            // one colon is a port's, several are an IPv6 address's
+            Some((place, rest)) if !rest.contains(':') => (place, Some(&text[text.len() - rest.len() - 1..])),
+            _ => (text, None),
+        },
+    };
+    let port = match port.map(|rest| rest.strip_prefix(':').and_then(|digits| digits.parse().ok())) {
+        Some(None) => return Err("only :PORT can follow the address".to_owned()),
+        Some(port) => port,
+        None => None,
+    };
+    match zoned(place) {
+        Some((ip, None)) if matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local()) => {
+            Err(format!("a link-local address needs its interface: {ip}%eth0"))
+        }
+        Some((ip, zone)) => Ok((Bind::Address(ip, zone.map(str::to_owned)), port)),
+        None => Ok((Bind::Interface(interface_name(place).ok_or_else(wrong)?.to_owned()), port)),
+    }
 }
 
 /// `90`, `90s`, `10m`, `2h`, `1d`: at least a second.
@@ -105,6 +148,47 @@ pub fn window(text: &str) -> Result<u32, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn links_and_places_to_listen() {
+        let pair = |interface: &str, remote: &str| {
+            Ok(LinkSpec::Pair { interface: interface.into(), remote: remote.parse().expect("an address") })
+        };
+        for (text, meant) in [
+            ("eth1", Ok(LinkSpec::Interface("eth1".into()))),
+            ("!eth1", Ok(LinkSpec::Not("eth1".into()))),
+            ("10.0.0.1", Ok(LinkSpec::Address([10, 0, 0, 1].into()))),
+            ("eth1=10.0.0.1", pair("eth1", "10.0.0.1")),
+            ("eth1=[fd00::1]", pair("eth1", "fd00::1")),
+            ("eth1=fe80::1%eth1", pair("eth1", "fe80::1")),
+            ("fe80::1%eth0", pair("eth0", "fe80::1")),
+            ("[fe80::1%eth0]", pair("eth0", "fe80::1")),
+            ("fe80::1%2", pair("2", "fe80::1")),
+        ] {
+            assert_eq!(link(text), meant, "{text}");
+        }
+        for text in ["", "!", "!a/b", "a/b", "=10.0.0.1", "eth1=", "eth1=host", "eth1=fe80::1%eth2", "10.0.0.1%eth0"] {
+            assert!(link(text).is_err(), "{text}: {:?}", link(text));
+        }
+        let at = |ip: &str, zone: Option<&str>, port| {
+            Ok((Bind::Address(ip.parse().expect("an address"), zone.map(str::to_owned)), port))
+        };
+        for (text, meant) in [
+            ("10.0.0.2", at("10.0.0.2", None, None)),
+            ("10.0.0.2:7000", at("10.0.0.2", None, Some(7000))),
+            ("fd00::1", at("fd00::1", None, None)),
+            ("[fd00::1]:7000", at("fd00::1", None, Some(7000))),
+            ("fe80::1%eth0", at("fe80::1", Some("eth0"), None)),
+            ("[fe80::1%2]:7000", at("fe80::1", Some("2"), Some(7000))),
+            ("eth0", Ok((Bind::Interface("eth0".into()), None))),
+            ("eth0:7000", Ok((Bind::Interface("eth0".into()), Some(7000)))),
+        ] {
+            assert_eq!(bind(text), meant, "{text}");
+        }
+        for text in ["", "a/b", "fe80::1", "10.0.0.2:x", "[fd00::1", "[fd00::1]7", "10.0.0.2:70000", "[fd00::1]:"] {
+            assert!(bind(text).is_err(), "{text}: {:?}", bind(text));
+        }
+    }
 
     #[test]
     fn times_and_sizes() {

@@ -1,6 +1,6 @@
 //! A name to a first connection, and one place to dial after the other, again after a loss.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::discover::{self, Candidate, Local};
+use super::discover::Candidate;
 use super::handshake::{self, HandshakeError};
 use super::send_link::{self, SendSession};
 use super::socket::{self, Route};
@@ -18,8 +18,7 @@ use super::{Ended, LinkEvent, describe_io};
 use crate::error::ExitCode;
 use crate::ids::LinkId;
 use crate::limits;
-use crate::options::LinkSpec;
-use crate::wire::{Address, Control, Handshake};
+use crate::wire::{Control, Handshake};
 
 /// Why no first connection could be made: each address that was tried, with its reason.
 #[derive(Debug)]
@@ -87,73 +86,6 @@ pub async fn resolve(host: &str, port: u16) -> std::io::Result<Vec<SocketAddr>> 
         }
     }
     Ok(addrs)
-}
-
-/// The routes that `--link` allows the first connection, best first.
-pub fn routes_by_hand(specs: &[LinkSpec], locals: &[Local], hosts: &[SocketAddr], port: u16) -> Vec<Route> {
-    let over = |local: &Local| {
-        hosts
-            .iter()
-            .filter(|h| h.is_ipv4() == local.ip.is_ipv4())
-            .map(|h| discover::route(local, *h))
-            .collect::<Vec<_>>()
-    };
-    specs
-        .iter()
-        .flat_map(|spec| match spec {
-            LinkSpec::Interface(name) => {
-                let mut routes: Vec<Route> = locals.iter().filter(|l| l.interface == *name).flat_map(over).collect();
-                // an address in the host's own network first
-                routes.sort_by_key(|r| {
-                    !locals
-                        .iter()
-                        .any(|l| Some(l.ip) == r.local && discover::same_network(l.ip, r.remote.ip(), l.prefix))
-                });
-                routes
-            }
-            LinkSpec::Address(ip) => match discover::interface_of(locals, *ip) {
-                Some(local) if !is_shared_loopback(*ip, hosts) => over(local),
-                _ => vec![Route::to(SocketAddr::new(*ip, port))],
-            },
-        })
-        .collect()
-}
-
-/// On loopback one address is ours and the receiver's at once; then it is meant as the receiver's.
-fn is_shared_loopback(ip: IpAddr, hosts: &[SocketAddr]) -> bool {
-    ip.is_loopback() && hosts.iter().all(|h| h.ip().is_loopback())
-}
-
-/// The candidates that `--link` names, now that the receiver's addresses are known.
-pub fn candidates_by_hand(
-    specs: &[LinkSpec],
-    locals: &[Local],
-    remotes: &[Address],
-    host: SocketAddr,
-) -> Vec<Candidate> {
-    let best = |local: &Local| {
-        let same = remotes.iter().find(|r| {
-            r.addr.is_ipv4() == local.ip.is_ipv4() && discover::same_network(local.ip, r.addr.ip(), local.prefix)
-        });
-        let remote = same.map_or(host, |r| r.addr);
-        (remote.is_ipv4() == local.ip.is_ipv4()).then(|| (same.is_none(), discover::route(local, remote)))
-    };
-    let gather = |name: String, locals: Vec<&Local>| {
-        let mut routes: Vec<(bool, Route)> = locals.into_iter().filter_map(best).collect();
-        routes.sort_by_key(|(routed, _)| *routed);
-        Candidate { name, routes: routes.into_iter().map(|(_, route)| route).collect() }
-    };
-    specs
-        .iter()
-        .map(|spec| match spec {
-            LinkSpec::Interface(name) => gather(name.clone(), locals.iter().filter(|l| l.interface == *name).collect()),
-            LinkSpec::Address(ip) => match discover::interface_of(locals, *ip) {
-                Some(local) if !is_shared_loopback(*ip, &[host]) => gather(ip.to_string(), vec![local]),
-                _ => Candidate { name: ip.to_string(), routes: vec![Route::to(SocketAddr::new(*ip, host.port()))] },
-            },
-        })
-        .filter(|c| !c.routes.is_empty())
-        .collect()
 }
 
 /// Hands out link ids; 0 is the first connection's.

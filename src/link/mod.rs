@@ -2,12 +2,15 @@
 //!
 //! | room | what happens there |
 //! |---|---|
+//! | [`interfaces`] | what interfaces there are, of what kind and in what state, and what they have carried |
 //! | [`discover`] | our interfaces and addresses; which of them share a network with the receiver's |
+//! | [`by_hand`] | the links that `--link` names |
 //! | [`cables`] | the same kept current: a cable that is pulled, or plugged in again |
 //! | [`socket`] | options every connection gets; connecting bound to an interface |
 //! | [`dial`] | a name to a first connection; one place to dial after the other, again after a loss |
 //! | [`listen`] | the listening socket, and who may be waiting in its handshake |
 //! | [`handshake`] | Hello and Welcome, Join and Joined, before frames begin |
+//! | [`proof`] | whether a link leaves by its interface |
 //! | [`read`], [`mod@write`] | frames off and onto a connection |
 //! | `pace` | how much is handed between a socket and us at a time |
 //! | [`send_link`], [`recv_link`] | the two ends of one link at work: which frame goes next, what an arriving one means |
@@ -17,12 +20,15 @@
 //! await. Work on the bytes of a chunk (digest, compression) happens in threads; queues into them are as long as the
 //! buffer pool, so handing over never blocks the runtime.
 
+pub mod by_hand;
 pub mod cables;
 pub mod dial;
 pub mod discover;
 pub mod handshake;
+pub mod interfaces;
 pub mod listen;
 mod pace;
+pub mod proof;
 pub mod read;
 pub mod recv_link;
 pub mod send_link;

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::cables::Cables;
@@ -75,6 +76,8 @@ pub struct SendSession {
     pub events: UnboundedSender<LinkEvent>,
     /// Counters.
     pub stats: Arc<Stats>,
+    /// Links that must go for good, by name, and why.
+    pub expelled: watch::Sender<Vec<(String, String)>>,
     /// Lengths of the chunks that are sealed in order and not yet acknowledged, and the number of the first.
     pub lens: Mutex<(u64, VecDeque<u32>)>,
     /// Names and counters by link, for losses that an acknowledgement on another link brings to light.
@@ -90,6 +93,21 @@ impl SendSession {
     /// The last words.
     pub fn last_words(&self) -> MutexGuard<'_, LastWords> {
         self.last_words.lock().expect("no thread panics while it holds this lock")
+    }
+
+    /// Let every connection of that link end, and none be dialled again.
+    pub fn expel(&self, link: &str, why: String) {
+        self.expelled.send_modify(|expelled| expelled.push((link.to_owned(), why)));
+    }
+
+    /// Until that link has to go.
+    async fn until_expelled(&self, link: &str) -> Ended {
+        let mut news = self.expelled.subscribe();
+        let why = news.wait_for(|expelled| expelled.iter().any(|(name, _)| name == link)).await;
+        match why.ok().and_then(|all| all.iter().find(|(name, _)| name == link).map(|(_, why)| why.clone())) {
+            Some(why) => Ended::for_good(why),
+            None => std::future::pending().await,
+        }
     }
 
     /// Whether no link need be dialled again.
@@ -142,6 +160,7 @@ pub async fn run(
         ended = end.write(control_only, &failed) => ended,
         ended = pulse.until_silent() => ended,
         ended = session.cables.until_pulled(&stream) => ended,
+        ended = session.until_expelled(&stats.name) => ended,
     };
     let ended = failed.take().filter(|failed: &Ended| !failed.by_peer).unwrap_or(ended);
     session.bells.remove(link);

@@ -63,6 +63,24 @@ pub async fn connect(route: &Route) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
+/// The index of the interface by which an accepted connection's first segment came, where the kernel says (it keeps it,
+/// for want of a better place, as the interface of outgoing multicast; IPv4 sockets of their own tell only if they are
+/// bound to one).
+pub fn came_in_by(stream: &TcpStream) -> Option<u32> {
+    let socket = SockRef::from(stream);
+    let bound = || {
+        let name = String::from_utf8(socket.device().ok()??).ok()?;
+        rustix::net::netdevice::name_to_index(stream, &name).ok()
+    };
+    socket.multicast_if_v6().ok().filter(|index| *index != 0).or_else(bound)
+}
+
+/// Send by that interface alone, where the system lets us.
+pub fn stay_on(stream: &TcpStream, interface: &str) {
+    // without it the routes decide, as they do for every other program
+    let _ = SockRef::from(stream).bind_device(Some(interface.as_bytes()));
+}
+
 /// Set what both ends of every connection need.
 pub fn prepare(stream: &TcpStream) -> io::Result<()> {
     let socket = SockRef::from(stream);

@@ -85,6 +85,11 @@ impl Watch {
         self.links.values().filter(|l| l.up > 0).count()
     }
 
+    /// Whether a link other than that one is up.
+    pub fn is_up_beside(&self, name: &str) -> bool {
+        self.links.iter().any(|(other, link)| other != name && link.up > 0)
+    }
+
     /// When the session ends unless a link comes up before.
     pub fn deadline(&self) -> Option<Instant> {
         let silent = self.none_since? + self.timeout;

@@ -13,7 +13,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use super::abort;
-use super::door::{Caller, advertised, link_name, turn_away};
+use super::door::{Caller, Place, advertised, place, turn_away};
 use super::stages::Stages;
 use crate::error::{Error, ExitCode, escape_words};
 use crate::ids::{LinkId, SessionId};
@@ -48,6 +48,8 @@ pub(super) struct Conductor<'a> {
 pub(super) struct Peer {
     pub(super) link: LinkId,
     pub(super) ip: IpAddr,
+    /// Ours by which it comes in.
+    pub(super) interface: String,
     /// Good chunks that had come over the same interface before.
     pub(super) chunks_before: u64,
     /// Ends it.
@@ -66,12 +68,19 @@ impl Conductor<'_> {
         answer: Option<Handshake>,
     ) {
         let session = self.session.clone();
-        let stats = session.stats.link(&link_name(&stream, peer));
+        let stats = session.stats.link(&place(&stream, peer).name);
         self.joined.insert(link);
         let go = Arc::new(Notify::new());
         let ip = discover::canonical(peer.ip());
         let chunks_before = stats.chunks.load(Relaxed);
-        self.peers.push(Peer { link, ip, chunks_before, go: go.clone(), leaving: false });
+        self.peers.push(Peer {
+            link,
+            ip,
+            interface: stats.name.clone(),
+            chunks_before,
+            go: go.clone(),
+            leaving: false,
+        });
         tokio::task::spawn_local(async move {
             if let Some(answer) = answer
                 && handshake::say(&mut stream, &answer, &session.key).await.is_err()
@@ -130,7 +139,7 @@ impl Conductor<'_> {
 
     /// Tell the sender of interfaces that have come or gone.
     fn advertise_again(&mut self) {
-        let now = advertised(self.port);
+        let now = advertised(self.options, self.port);
         if now != self.advertised {
             self.advertised = now.clone();
             let mut words = self.session.last_words();
@@ -269,6 +278,13 @@ impl Conductor<'_> {
                 }
                 if !self.may_join(session, link) {
                     return turn_away(caller, ExitCode::Network, "this link has joined before, or there are too many");
+                }
+                if let Place { name, instead_of: Some(other) } = place(&caller.stream, caller.peer)
+                    && self.peers.iter().any(|p| p.interface == name && p.ip != ip)
+                {
+                    // two of the sender's cables into one of ours: ARP answers for every address on every interface
+                    let reason = format!("it arrives by {name}, not by {other}, and {name} has a link");
+                    return turn_away(caller, ExitCode::Network, &reason);
                 }
                 let joined = Handshake::Joined { session, link, nonce };
                 self.start_link(link, caller.stream, caller.peer, Some(joined));

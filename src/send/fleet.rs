@@ -1,6 +1,5 @@
 //! All links of a session: which there are, which are added, and that each is kept up.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use tokio::net::TcpStream;
@@ -10,9 +9,10 @@ use super::reach::Agreed;
 use crate::ids::LinkId;
 use crate::limits;
 use crate::link::dial::{self, LinkIds};
-use crate::link::discover::{self, Candidate};
+use crate::link::discover::{self, Candidate, Kept};
 use crate::link::send_link::{self, SendSession};
-use crate::options::SendOptions;
+use crate::link::{by_hand, interfaces};
+use crate::options::{LinkSpec, SendOptions};
 use crate::stats::LinkStats;
 use crate::wire::Address;
 
@@ -24,8 +24,10 @@ pub(super) struct Fleet {
     pub(super) streams: u16,
     /// Connections that may still be added.
     pub(super) room: u16,
-    /// What is kept up, as pairs of our address and the receiver's.
-    pub(super) kept: Vec<(IpAddr, IpAddr)>,
+    /// What is kept up.
+    pub(super) kept: Vec<Kept>,
+    /// Interfaces that the user has left out.
+    pub(super) left_out: Vec<String>,
     /// A first connection that is none of the links by hand, so that it carries no chunks.
     pub(super) control: Option<LinkId>,
     /// Links by hand are all there will be.
@@ -44,7 +46,8 @@ impl Fleet {
             streams: options.streams.unwrap_or(1).max(1),
             room: limits::LINKS_MAX as u16 - 1,
             kept: Vec::new(),
-            by_hand: !options.links.is_empty(),
+            left_out: LinkSpec::left_out(&options.links),
+            by_hand: LinkSpec::by_hand(&options.links),
             addresses: agreed.addresses,
             control: None,
         };
@@ -54,14 +57,15 @@ impl Fleet {
         if fleet.by_hand {
             let locals = discover::locals().unwrap_or_default();
             let host = agreed.candidate.routes[0].remote;
-            for candidate in dial::candidates_by_hand(&options.links, &locals, &fleet.addresses, host) {
+            for candidate in by_hand::candidates(&options.links, &locals, &fleet.addresses, host) {
                 let is_first = !agreed.control_only && candidate.routes.iter().any(|r| r.joins(ours, theirs));
                 let first = if is_first { connection.take() } else { None };
                 fleet.keep(candidate, first);
             }
         } else {
-            fleet.kept.push((ours, theirs));
-            fleet.keep(agreed.candidate.clone(), connection.take());
+            if !agreed.control_only {
+                fleet.keep(agreed.candidate.clone(), connection.take());
+            }
             fleet.grow();
         }
         if let Some((link, stream)) = connection {
@@ -79,15 +83,20 @@ impl Fleet {
         if self.by_hand {
             return;
         }
-        let locals = discover::locals().unwrap_or_default();
-        for candidate in discover::pair(&locals, &self.addresses, &self.kept) {
-            let pairs = candidate.routes.iter().filter_map(|r| Some((r.local?, r.remote.ip())));
-            self.kept.extend(pairs);
+        let interfaces = interfaces::list().unwrap_or_default();
+        for candidate in discover::pair(&interfaces, &self.addresses, &self.kept, &self.left_out) {
             self.keep(candidate, None);
         }
     }
 
     fn keep(&mut self, candidate: Candidate, mut first: Option<(LinkId, TcpStream)>) {
+        let remote = match &candidate.routes[..] {
+            [only] => Some(only.remote.ip()),
+            // which of them answers is not known yet
+            _ => None,
+        };
+        let interface = candidate.routes[0].device.clone().unwrap_or_else(|| candidate.name.clone());
+        self.kept.push(Kept { link: candidate.name.clone(), interface, remote });
         let turns = Arc::new(Semaphore::new(limits::DIALS_AT_ONCE));
         for _ in 0..self.streams.min(self.room) {
             self.room -= 1;

@@ -11,7 +11,7 @@ use crate::limits;
 use crate::link::discover::{self, Candidate};
 use crate::link::handshake::{self, HandshakeError};
 use crate::link::socket::Route;
-use crate::link::{describe_io, dial};
+use crate::link::{by_hand, describe_io, dial};
 use crate::options::{LinkSpec, SendOptions};
 use crate::wire::{self, Address, Handshake, Layout, Offer, WireError};
 
@@ -81,8 +81,10 @@ pub(super) async fn agree(options: &SendOptions, session: SessionId, offer: Offe
 pub(super) fn interfaces_exist(links: &[LinkSpec]) -> Result<(), Error> {
     let locals = discover::locals().unwrap_or_default();
     for link in links {
-        let LinkSpec::Interface(name) = link else { continue };
-        if !locals.iter().any(|l| l.interface == *name) {
+        let (LinkSpec::Interface(name) | LinkSpec::Not(name) | LinkSpec::Pair { interface: name, .. }) = link else {
+            continue;
+        };
+        if by_hand::interface(&locals, name).is_none() {
             let mut known: Vec<&str> = locals.iter().map(|l| l.interface.as_str()).collect();
             known.sort_unstable();
             known.dedup();
@@ -105,13 +107,15 @@ pub(super) async fn reach(options: &SendOptions) -> Result<(TcpStream, Route, bo
             return Err(dial::Unreached { tried, refused: 0 });
         }
     };
-    if options.links.is_empty() {
+    let locals = discover::locals().unwrap_or_default();
+    if !LinkSpec::by_hand(&options.links) {
         let routes = hosts.into_iter().map(Route::to).collect();
         let (stream, route) = dial::first_of(routes).await?;
-        return Ok((stream, route, false));
+        let ours = stream.local_addr().ok().and_then(|addr| discover::interface_of(&locals, addr.ip()));
+        let is_left_out = ours.is_some_and(|own| LinkSpec::left_out(&options.links).contains(&own.interface));
+        return Ok((stream, route, is_left_out));
     }
-    let locals = discover::locals().unwrap_or_default();
-    let routes = dial::routes_by_hand(&options.links, &locals, &hosts, options.port);
+    let routes = by_hand::first_routes(&options.links, &locals, &hosts, options.port);
     match dial::first_of(routes).await {
         Ok((stream, route)) => Ok((stream, route, false)),
         Err(by_hand) => match dial::first_of(hosts.into_iter().map(Route::to).collect()).await {
