@@ -5,32 +5,35 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::TcpListener;
 
+use super::socket;
 use crate::limits;
+use crate::options::SocketOptions;
 
 /// Listen on `addr`, or on every address of both families at `port`. One live listener a port: the address is reused
 /// only from connections that have ended, never shared with another process.
-pub fn listen(addr: Option<IpAddr>, port: u16) -> io::Result<TcpListener> {
+pub fn listen(addr: Option<IpAddr>, port: u16, options: &SocketOptions) -> io::Result<TcpListener> {
     match addr {
-        Some(ip) => bind(SocketAddr::new(ip, port)),
-        None => match bind(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port)) {
+        Some(ip) => bind(SocketAddr::new(ip, port), options),
+        None => match bind(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port), options) {
             // no IPv6 on this machine
             Err(e) if matches!(e.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)) => {
-                bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port))
+                bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port), options)
             }
             other => other,
         },
     }
 }
 
-fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
+fn bind(addr: SocketAddr, options: &SocketOptions) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     if addr.is_ipv6() {
         // whatever net.ipv6.bindv6only says
         socket.set_only_v6(!addr.ip().is_unspecified())?;
     }
+    socket::tune(SockRef::from(&socket), addr.is_ipv6(), options)?;
     socket.set_reuse_address(true)?;
     socket.bind(&addr.into())?;
     socket.listen(128)?;
@@ -122,9 +125,9 @@ mod tests {
     fn a_second_listener_on_the_port_is_refused_and_the_holder_is_named() {
         let runtime = runtime();
         let _guard = runtime.enter();
-        let first = listen(None, 0).unwrap();
+        let first = listen(None, 0, &SocketOptions::default()).unwrap();
         let port = first.local_addr().unwrap().port();
-        let second = listen(None, port).unwrap_err();
+        let second = listen(None, port, &SocketOptions::default()).unwrap_err();
         assert_eq!(second.kind(), io::ErrorKind::AddrInUse);
         assert!(holder(port).unwrap().contains(&format!("process {}", std::process::id())));
     }
@@ -133,7 +136,7 @@ mod tests {
     fn both_families_reach_the_default_listener() {
         let runtime = runtime();
         let _guard = runtime.enter();
-        let listener = listen(None, 0).unwrap();
+        let listener = listen(None, 0, &SocketOptions::default()).unwrap();
         let port = listener.local_addr().unwrap().port();
         std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
         if listener.local_addr().unwrap().is_ipv6() {

@@ -10,6 +10,7 @@
 //! | [`handshake`] | Hello and Welcome, Join and Joined, before frames begin |
 //! | [`read`], [`mod@write`] | frames off and onto a connection |
 //! | `pace` | how much is handed between a socket and us at a time |
+//! | [`throttle`] | how much may be written, and when, where there is a limit |
 //! | [`send_link`], [`recv_link`] | the two ends of one link at work: which frame goes next, what an arriving one means |
 //! | [`watch`] | when a session is over without a word; the signals that end it |
 //!
@@ -27,6 +28,7 @@ pub mod read;
 pub mod recv_link;
 pub mod send_link;
 pub mod socket;
+pub mod throttle;
 pub mod watch;
 pub mod write;
 
@@ -59,6 +61,11 @@ impl Clock {
     /// Time since the start.
     pub fn now(&self) -> Duration {
         self.start.elapsed()
+    }
+
+    /// The flow time of an instant.
+    pub fn since(&self, at: Instant) -> Duration {
+        at - self.start
     }
 
     /// The instant of a flow time, for timers.

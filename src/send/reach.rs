@@ -12,7 +12,7 @@ use crate::link::discover::{self, Candidate};
 use crate::link::handshake::{self, HandshakeError};
 use crate::link::socket::Route;
 use crate::link::{describe_io, dial};
-use crate::options::{LinkSpec, SendOptions};
+use crate::options::{Bwlimit, LinkSpec, SendOptions};
 use crate::wire::{self, Address, Handshake, Layout, Offer, WireError};
 
 /// The first connection, after Welcome.
@@ -32,6 +32,7 @@ pub(super) struct Agreed {
 pub(super) async fn agree(options: &SendOptions, session: SessionId, offer: Offer) -> Result<Agreed, Error> {
     let key = wire::PUBLISHED_KEY;
     interfaces_exist(&options.links)?;
+    limits_are_for_links(&options.bwlimit, &options.links)?;
     let target = format!("{}:{}", escape(options.host.as_bytes()), options.port);
     let deadline = Instant::now() + limits::REFUSED_RETRY;
     let (mut stream, route, control_only) = loop {
@@ -79,17 +80,40 @@ pub(super) async fn agree(options: &SendOptions, session: SessionId, offer: Offe
 
 /// An interface that `--link` names and that is not there, or has no address, is a typing error.
 pub(super) fn interfaces_exist(links: &[LinkSpec]) -> Result<(), Error> {
+    links.iter().try_for_each(|link| match link {
+        LinkSpec::Interface(name) => interface_exists("--link", name),
+        LinkSpec::Address(_) => Ok(()),
+    })
+}
+
+fn interface_exists(option: &str, name: &str) -> Result<(), Error> {
     let locals = discover::locals().unwrap_or_default();
-    for link in links {
-        let LinkSpec::Interface(name) = link else { continue };
-        if !locals.iter().any(|l| l.interface == *name) {
-            let mut known: Vec<&str> = locals.iter().map(|l| l.interface.as_str()).collect();
-            known.sort_unstable();
-            known.dedup();
-            let (name, known) = (escape(name.as_bytes()), known.join(", "));
-            return Err(Error::Usage(format!(
-                "--link {name}: no such interface here has an address (there are {known})"
-            )));
+    if locals.iter().any(|l| l.interface == name) {
+        return Ok(());
+    }
+    let mut known: Vec<&str> = locals.iter().map(|l| l.interface.as_str()).collect();
+    known.sort_unstable();
+    known.dedup();
+    let (name, known) = (escape(name.as_bytes()), known.join(", "));
+    Err(Error::Usage(format!("{option} {name}: no such interface here has an address (there are {known})")))
+}
+
+/// A limit for what is no link's name would never limit anything.
+fn limits_are_for_links(bwlimit: &Bwlimit, links: &[LinkSpec]) -> Result<(), Error> {
+    for (link, _) in &bwlimit.links {
+        match link {
+            link if links.contains(link) => {}
+            LinkSpec::Interface(name) if links.is_empty() => interface_exists("--bwlimit", name)?,
+            link => {
+                let name = escape(link.name().as_bytes());
+                let known = if links.is_empty() {
+                    "links have their interfaces' names unless --link names an address".to_owned()
+                } else {
+                    let names: Vec<String> = links.iter().map(|l| escape(l.name().as_bytes())).collect();
+                    format!("--link names {}", names.join(", "))
+                };
+                return Err(Error::Usage(format!("--bwlimit {name}: no link has this name ({known})")));
+            }
         }
     }
     Ok(())
@@ -107,14 +131,14 @@ pub(super) async fn reach(options: &SendOptions) -> Result<(TcpStream, Route, bo
     };
     if options.links.is_empty() {
         let routes = hosts.into_iter().map(Route::to).collect();
-        let (stream, route) = dial::first_of(routes).await?;
+        let (stream, route) = dial::first_of(routes, &options.sockets).await?;
         return Ok((stream, route, false));
     }
     let locals = discover::locals().unwrap_or_default();
     let routes = dial::routes_by_hand(&options.links, &locals, &hosts, options.port);
-    match dial::first_of(routes).await {
+    match dial::first_of(routes, &options.sockets).await {
         Ok((stream, route)) => Ok((stream, route, false)),
-        Err(by_hand) => match dial::first_of(hosts.into_iter().map(Route::to).collect()).await {
+        Err(by_hand) => match dial::first_of(hosts.into_iter().map(Route::to).collect(), &options.sockets).await {
             Ok((stream, route)) => Ok((stream, route, true)),
             Err(mut unreached) => {
                 unreached.tried.splice(0..0, by_hand.tried);
