@@ -65,6 +65,9 @@ fn a_chunk_that_trickles_for_longer_than_links_may_be_silent_arrives() {
     for rows in [arrived.sent(), arrived.received()] {
         assert!(rows.iter().all(|r| r.outages == 0 && r.resent == 0), "{rows:#?}");
     }
+    // late because of the limit, the chunk is not sent on the other link as well, which would make it later
+    let other = lab.sent(1).min(lab.sent(2));
+    assert!(other < 100 << 10, "{other} bytes on the other link");
 }
 
 #[test]
