@@ -48,6 +48,17 @@ pub const RECV_PORTION_MIN: usize = 16 << 10;
 /// … and at most so many: a chunk with the next one's header, so that where there is no hurry each chunk is one call.
 pub const RECV_PORTION_MAX: usize = CHUNK_LEN + 128;
 
+/// With a limit on the rate, bytes go in pieces that last so long at that rate …
+pub const BWLIMIT_PIECE_TIME: Duration = Duration::from_millis(20);
+/// … but have at least so many bytes, and [`WRITE_LEN`] at most.
+pub const BWLIMIT_PIECE_MIN: usize = 64;
+
+/// The least that can be a limit, bytes a second: with all links at work each still shows a sign of life in time.
+pub const BWLIMIT_MIN: u64 = 1 << 10;
+
+/// How far behind its limit a transfer may make up for it at once: timers are late, more so on a busy machine.
+pub const BWLIMIT_LATE: Duration = Duration::from_millis(40);
+
 /// How long a link waits for a portion before it takes what there is.
 pub const PORTION_PATIENCE: Duration = Duration::from_millis(20);
 
@@ -173,6 +184,7 @@ const _: () =
 const _: () = assert!(0 < WINDOW_AUTO_MIN && WINDOW_AUTO_MIN <= WINDOW_START);
 const _: () = assert!(DIALS_AT_ONCE < PENDING_PER_ADDRESS_MAX, "one place is left for a stranger on the same host");
 const _: () = assert!(LINKS_MAX <= 64, "one bit of a word for each link");
+const _: () = assert!((LINKS_MAX * BWLIMIT_PIECE_MIN) as u64 * 2 < BWLIMIT_MIN * IDLE_TIMEOUT.as_secs());
 const _: () = assert!(PATH_LEN_MAX * 2 + TARGET_LEN_MAX < PAX_LEN_MAX);
 const _: () = assert!(PAX_LEN_MAX + 4 * 512 <= CHUNK_LEN);
 const _: () = assert!(HEDGE_MAX.as_millis() < IDLE_TIMEOUT.as_millis());

@@ -2,6 +2,7 @@
 //! nothing else.
 
 use std::net::IpAddr;
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,6 +76,48 @@ pub enum Bind {
     Interface(String),
 }
 
+impl LinkSpec {
+    /// What the link is called in reports.
+    pub fn name(&self) -> String {
+        match self {
+            LinkSpec::Interface(name) | LinkSpec::Not(name) => name.clone(),
+            LinkSpec::Address(ip) => ip.to_string(),
+            LinkSpec::Pair { interface, remote } => format!("{interface}={remote}"),
+        }
+    }
+}
+
+/// How fast chunks may go, in bytes of their frames a second; `None` is without a limit.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Bwlimit {
+    /// All links together.
+    pub whole: Option<NonZeroU64>,
+    /// Single links, each once.
+    pub links: Vec<(LinkSpec, Option<NonZeroU64>)>,
+}
+
+impl Bwlimit {
+    /// Limit a link, or the whole; the last word counts.
+    pub fn set(&mut self, link: Option<LinkSpec>, rate: Option<NonZeroU64>) {
+        match link {
+            None => self.whole = rate,
+            Some(link) => {
+                self.links.retain(|(known, _)| *known != link);
+                self.links.push((link, rate));
+            }
+        }
+    }
+}
+
+/// What every socket of a side is told beyond what the program needs itself.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct SocketOptions {
+    /// The congestion control, as the kernel calls it; `None` is the system's.
+    pub congestion: Option<String>,
+    /// The differentiated services code point of its packets, 0 to 63.
+    pub dscp: Option<u8>,
+}
+
 /// What is sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Sources {
@@ -114,6 +157,10 @@ pub struct SendOptions {
     pub compress: Compress,
     /// How chunks are spread over links.
     pub schedule: Schedule,
+    /// How fast chunks may go.
+    pub bwlimit: Bwlimit,
+    /// For every socket.
+    pub sockets: SocketOptions,
     /// With every link silent, how long to wait for one.
     pub timeout: Duration,
     /// Chunks this side holds at most, 1 to [`limits::WINDOW_MAX`]; `None` lets the program choose, see
@@ -143,6 +190,8 @@ pub struct RecvOptions {
     pub bind: Option<Bind>,
     /// The port; 0 lets the system choose.
     pub port: u16,
+    /// For every socket.
+    pub sockets: SocketOptions,
     /// With every link silent, how long to wait for one.
     pub timeout: Duration,
     /// Chunks this side holds at most, 1 to [`limits::WINDOW_MAX`]; `None` lets the program choose, see
@@ -202,6 +251,8 @@ impl SendOptions {
             streams: None,
             compress: Compress::Auto,
             schedule: Schedule::Pull,
+            bwlimit: Bwlimit::default(),
+            sockets: SocketOptions::default(),
             timeout: limits::TIMEOUT_DEFAULT,
             window_chunks: None,
             manifest: None,
@@ -217,6 +268,7 @@ impl RecvOptions {
             destination,
             bind: None,
             port: limits::PORT,
+            sockets: SocketOptions::default(),
             timeout: limits::TIMEOUT_DEFAULT,
             window_chunks: None,
             manifest: None,

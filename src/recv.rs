@@ -29,7 +29,7 @@ use crate::ids::LinkId;
 use crate::limits;
 use crate::link::listen::Pending;
 use crate::link::watch::{Interrupts, Watch};
-use crate::link::{describe_io, handshake, listen};
+use crate::link::{describe_io, handshake, listen, socket};
 use crate::manifest::Draft;
 use crate::options::{Destination, RecvOptions, Window};
 use crate::report::{Event, ManifestReport, Report};
@@ -43,6 +43,7 @@ use crate::wire::{self, Handshake};
 /// # Errors
 /// Every variant of [`Error`]; both ends end with the same exit code wherever they can still tell each other.
 pub fn run(options: RecvOptions, stats: Arc<Stats>) -> Result<Report, Error> {
+    socket::check(&options.sockets).map_err(Error::Usage)?;
     let mut prepared = Prepared::new(&options.destination)?;
     let manifest = Manifest::begin(&options)?;
     if let Some(manifest) = &manifest {
@@ -86,13 +87,14 @@ async fn converse(
 ) -> Result<Report, Error> {
     let mut interrupts =
         Interrupts::listen().map_err(|e| Error::Bug(format!("cannot listen for signals: {}", describe_io(&e))))?;
-    let listener = listen::listen(options.bind.as_ref(), options.port).map_err(|e| cannot_listen(&options, &e))?;
+    let listener = listen::listen(options.bind.as_ref(), options.port, &options.sockets)
+        .map_err(|e| cannot_listen(&options, &e))?;
     let port = listener.local_addr().map_or(options.port, |a| a.port());
     (options.observer)(Event::Listening { addrs: reachable_at(&options, port) });
 
     let (call, mut callers) = mpsc::unbounded_channel();
     let pending = Pending::default();
-    let beside = if options.bind.is_none() { listen::beside(&listener) } else { Vec::new() };
+    let beside = if options.bind.is_none() { listen::beside(&listener, &options.sockets) } else { Vec::new() };
     for listener in std::iter::once(listener).chain(beside) {
         tokio::task::spawn_local(answer_the_door(listener, pending.clone(), call.clone(), options.observer.clone()));
     }

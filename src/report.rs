@@ -128,6 +128,8 @@ pub struct LinkReport {
     pub busy: Duration,
     /// In the middle of a chunk, without room in its sockets (sender) or bytes from them (receiver).
     pub network: Duration,
+    /// Of that, held back by `--bwlimit` (sender).
+    pub limited: Duration,
     /// Up without a chunk: none was sealed (sender), or none came (receiver).
     pub idle: Duration,
     /// Up without credit for the next chunk (sender) or a buffer for it (receiver).

@@ -38,8 +38,9 @@ use crate::limits;
 use crate::link::cables::Cables;
 use crate::link::proof::Proof;
 use crate::link::send_link::SendSession;
+use crate::link::throttle::Limits;
 use crate::link::watch::{Interrupts, Watch};
-use crate::link::{Clock, describe_io, dial};
+use crate::link::{Clock, describe_io, dial, socket};
 use crate::manifest::{Draft, Pen};
 use crate::options::{Schedule, SendOptions, Sources, Window};
 use crate::report::{Event, ManifestReport, Report};
@@ -53,6 +54,7 @@ use crate::wire::{self, Commit, Control, Offer};
 /// # Errors
 /// Every variant of [`Error`]; both ends end with the same exit code wherever they can still tell each other.
 pub fn run(options: SendOptions, stats: Arc<Stats>) -> Result<Report, Error> {
+    socket::check(&options.sockets).map_err(Error::Usage)?;
     let mut source = Source::open(&options.sources)?;
     let manifest = match &options.manifest {
         Some(path) => Some(Draft::create(path, options.sources.paths())?),
@@ -124,6 +126,8 @@ async fn converse(
         clock: Clock::start(),
         flow: Mutex::new(SendFlow::new(session, options.schedule)),
         strict: options.schedule == Schedule::RoundRobin,
+        limits: Limits::new(&options.bwlimit),
+        sockets: options.sockets.clone(),
         key: wire::PUBLISHED_KEY,
         cables: Cables::watched(),
         bells: Default::default(),

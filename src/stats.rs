@@ -84,6 +84,8 @@ pub struct LinkWatch {
     pub busy: Tally,
     /// In the middle of a chunk, with no room in the socket (sender) or no bytes from it (receiver).
     pub network: Tally,
+    /// Of that, waiting for leave by `--bwlimit`.
+    pub limited: Tally,
     /// Without a chunk: none is sealed (sender), or none comes (receiver).
     pub idle: Tally,
     /// Without credit for the next chunk (sender) or a buffer for it (receiver).
@@ -151,7 +153,7 @@ impl Stats {
             add(*stage, watch.busy.total(), watch.wait_in.total(), watch.wait_out.total());
         }
         for link in self.links() {
-            let LinkWatch { busy, network, idle, held } = &link.times;
+            let LinkWatch { busy, network, idle, held, .. } = &link.times;
             let (busy, network, idle, held) = (busy.total(), network.total(), idle.total(), held.total());
             match links {
                 Stage::Send => add(links, busy, idle + held, network),
@@ -190,6 +192,7 @@ impl LinkStats {
             last_error: self.last_error.lock().expect("no thread panics while it holds this lock").clone(),
             busy: self.times.busy.total(),
             network: self.times.network.total(),
+            limited: self.times.limited.total(),
             idle: self.times.idle.total(),
             held: self.times.held.total(),
         }

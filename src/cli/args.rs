@@ -12,11 +12,11 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::misuse::Misuse;
 use super::target::target;
-use super::values::{bind, compress, duration, link, streams, window};
+use super::values::{BwlimitTyped, bind, bwlimit, compress, congestion, dscp, duration, link, streams, window};
 use crate::error::escape;
 use crate::limits;
 use crate::options::{
-    Bind, Compress, Destination, LinkSpec, RecvOptions, Schedule, SendOptions, Sources, VerifyOptions,
+    Bind, Compress, Destination, LinkSpec, RecvOptions, Schedule, SendOptions, SocketOptions, Sources, VerifyOptions,
 };
 
 /// How much is said on standard error.
@@ -148,6 +148,10 @@ struct SendTyped {
         hide_default_value = true
     )]
     schedule: ScheduleTyped,
+    /// Send no more than this a second in all, or with IFACE= on that link; repeat for more. 100 and 100K are KiB, 1.5M,
+    /// 1MB, 80mbit (default: 0, no limit)
+    #[arg(long = "bwlimit", value_name = "[IFACE=]RATE", value_parser = bwlimit)]
+    bwlimits: Vec<BwlimitTyped>,
     #[command(flatten)]
     common: CommonTyped,
 }
@@ -189,6 +193,12 @@ struct CommonTyped {
     /// Memory for chunks on this side: bytes, or 64M, 1G (default: what it takes, 256M at most)
     #[arg(long, value_name = "SIZE", value_parser = window)]
     window: Option<u32>,
+    /// TCP congestion control on this side: bbr, cubic, reno or what else the kernel has (default: the system's)
+    #[arg(long, value_name = "NAME", value_parser = congestion)]
+    congestion: Option<String>,
+    /// Mark this side's packets: 0 to 63, or cs0 to cs7, af11 to af43, ef, le
+    #[arg(long, value_name = "VALUE", value_parser = dscp)]
+    dscp: Option<u8>,
     /// Write the BLAKE3 of every file to FILE, as b3sum does (for b3sum --check)
     #[arg(long, value_name = "FILE")]
     manifest: Option<PathBuf>,
@@ -222,6 +232,10 @@ impl Verbosity {
 impl CommonTyped {
     fn verbosity(&self) -> Verbosity {
         Verbosity::of(self.quiet, self.verbose)
+    }
+
+    fn sockets(&self) -> SocketOptions {
+        SocketOptions { congestion: self.congestion.clone(), dscp: self.dscp }
     }
 
     fn form(&self) -> Form {
@@ -290,6 +304,10 @@ fn send(typed: SendTyped, exists: &dyn Fn(&Path) -> bool) -> Result<SendOptions,
         ScheduleTyped::Pull => Schedule::Pull,
         ScheduleTyped::Rr => Schedule::RoundRobin,
     };
+    for BwlimitTyped { link, rate } in typed.bwlimits {
+        options.bwlimit.set(link, rate);
+    }
+    options.sockets = typed.common.sockets();
     options.timeout = typed.common.timeout.unwrap_or(options.timeout);
     options.window_chunks = typed.common.window;
     options.manifest = typed.common.manifest;
@@ -317,6 +335,7 @@ fn recv(typed: RecvTyped) -> Result<RecvOptions, Misuse> {
         (a, b) => a.or(b).unwrap_or(limits::PORT),
     };
     options.bind = bind;
+    options.sockets = typed.common.sockets();
     options.timeout = typed.common.timeout.unwrap_or(options.timeout);
     options.window_chunks = typed.common.window;
     options.manifest = typed.common.manifest;
@@ -371,6 +390,8 @@ fn from_clap(e: &clap::Error) -> Result<Request, Misuse> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::Bwlimit;
+    use std::num::NonZeroU64;
     use std::os::unix::ffi::OsStringExt;
 
     fn run(line: &[&[u8]]) -> Result<Request, Misuse> {
@@ -476,6 +497,11 @@ mod tests {
             ("send a h --window 1025M", "1M to 1G", "--help"),
             ("send a h --window 99999999999G", "1M to 1G", "--help"),
             ("send a h --link a/b", "neither an interface", "--help"),
+            ("send a h --bwlimit fast", "--bwlimit", "--help"),
+            ("send a h --bwlimit a/b=1M", "neither an interface", "--help"),
+            ("send a h --dscp 64", "--dscp", "--help"),
+            ("recv --congestion a/b a", "--congestion", "--help"),
+            ("recv --bwlimit 1M a", "--bwlimit", "--help"),
             ("send -q -v a h", "cannot be used with", "--help"),
             ("recv", "DEST is missing", "blast recv DEST"),
             ("recv a b", "one DEST", "blast recv DEST"),
@@ -515,6 +541,17 @@ mod tests {
         for off in ["off", "0"] {
             assert_eq!(sent(&format!("send --compress {off} a h")).compress, Compress::Off);
         }
+        let limited =
+            sent("send --bwlimit 1M --bwlimit l1=5 --bwlimit [fd00::1]=80kbit --bwlimit l1=0 --bwlimit 2M a h");
+        assert_eq!(limited.bwlimit.whole, NonZeroU64::new(2 << 20));
+        assert_eq!(
+            limited.bwlimit.links,
+            [(links[1].clone(), NonZeroU64::new(10_000)), (LinkSpec::Interface("l1".into()), None)]
+        );
+        assert_eq!(bare.bwlimit, Bwlimit::default());
+        let sockets = SocketOptions { congestion: Some("bbr".into()), dscp: Some(46) };
+        assert_eq!(sent("send --congestion bbr --dscp ef a h").sockets, sockets);
+        assert_eq!(received("recv --congestion bbr --dscp 46 a").sockets, sockets);
         let options = received("recv --bind 10.0.0.2 -p 0 --timeout 2h --window 64M /restore/");
         assert_eq!(options.bind, Some(Bind::Address([10, 0, 0, 2].into(), None)));
         assert_eq!(received("recv --listen [fd00::1]:9 a").port, 9);

@@ -1,6 +1,7 @@
 //! The values of options: one function each, from what was typed to what is meant.
 
 use std::net::{IpAddr, Ipv6Addr};
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use crate::limits;
@@ -145,6 +146,74 @@ pub fn window(text: &str) -> Result<u32, String> {
     u32::try_from(chunks).ok().filter(|c| (1..=limits::WINDOW_MAX).contains(c)).ok_or_else(wrong)
 }
 
+/// One `--bwlimit`: for a link or the whole; no rate is no limit.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BwlimitTyped {
+    pub link: Option<LinkSpec>,
+    pub rate: Option<NonZeroU64>,
+}
+
+/// `RATE`, or `IFACE=RATE`. A name may have a `=` in it, a rate has none.
+pub fn bwlimit(text: &str) -> Result<BwlimitTyped, String> {
+    let (name, typed) = text.rsplit_once('=').map_or((None, text), |(name, rate)| (Some(name), rate));
+    let link = name.map(link).transpose()?;
+    if matches!(link, Some(LinkSpec::Not(_))) {
+        return Err("a link that is left out needs no limit".to_owned());
+    }
+    Ok(BwlimitTyped { link, rate: rate(typed)? })
+}
+
+/// Bytes a second as rsync's `--bwlimit` has them: a bare number is KiB, K, M and G are 1024s, KB, MB and GB are 1000s,
+/// fractions are allowed, 0 is no limit. And kbit, mbit and gbit, 1000s of bits, as tc has them.
+fn rate(text: &str) -> Result<Option<NonZeroU64>, String> {
+    let wrong = || "not a rate: type KiB a second, or 1.5M, 2MB, 80mbit, or 0 for no limit".to_owned();
+    let unit_at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(unit_at);
+    let bytes_each = match unit.to_ascii_lowercase().as_str() {
+        "b" => 1.0,
+        "" | "k" | "kib" => 1024.0,
+        "m" | "mib" => 1024.0 * 1024.0,
+        "g" | "gib" => 1024.0 * 1024.0 * 1024.0,
+        "kb" => 1e3,
+        "mb" => 1e6,
+        "gb" => 1e9,
+        "kbit" => 1e3 / 8.0,
+        "mbit" => 1e6 / 8.0,
+        "gbit" => 1e9 / 8.0,
+        _ => return Err(wrong()),
+    };
+    let bytes = number.parse::<f64>().map_err(|_| wrong())? * bytes_each;
+    if bytes == 0.0 {
+        return Ok(None);
+    }
+    // Beyond it, a rate is no limit that anybody means.
+    if bytes.round() < limits::BWLIMIT_MIN as f64 || bytes > 1e15 {
+        return Err("not a rate from 1K on (0 is no limit)".to_owned());
+    }
+    Ok(NonZeroU64::new(bytes.round() as u64))
+}
+
+/// The name of a congestion control, as Linux allows it: at most 15 bytes.
+pub fn congestion(text: &str) -> Result<String, String> {
+    let fits = (1..=15).contains(&text.len());
+    let clean = text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-');
+    if fits && clean { Ok(text.to_owned()) } else { Err("not the name of a congestion control".to_owned()) }
+}
+
+/// A differentiated services code point by number or by name (RFC 2474, 2597, 3246, 8622).
+pub fn dscp(text: &str) -> Result<u8, String> {
+    let name = text.to_ascii_lowercase();
+    let digits = |prefix: &str| name.strip_prefix(prefix).map(str::as_bytes);
+    let value = match (name.as_str(), digits("cs"), digits("af")) {
+        ("ef", ..) => Some(46),
+        ("le", ..) => Some(1),
+        (_, Some([class @ b'0'..=b'7']), _) => Some((class - b'0') * 8),
+        (_, _, Some([class @ b'1'..=b'4', drop @ b'1'..=b'3'])) => Some((class - b'0') * 8 + (drop - b'0') * 2),
+        _ => name.parse().ok().filter(|value| (0..=63).contains(value) && !name.starts_with('+')),
+    };
+    value.ok_or_else(|| "type a number from 0 to 63, or cs0 to cs7, af11 to af43, ef, le".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -212,6 +281,79 @@ mod tests {
         }
         for text in ["", "M", "0", "1048575", "1025M", "2G", "1.5G", "1T", "18446744073709551616"] {
             assert!(window(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn rates_are_what_rsync_and_tc_call_them() {
+        for (text, bytes) in [
+            ("1", 1 << 10),
+            ("100", 100 << 10),
+            ("100k", 100 << 10),
+            ("1.5M", 3 << 19),
+            ("2MiB", 2 << 20),
+            (".5g", 1 << 29),
+            ("1G", 1 << 30),
+            ("2KB", 2000),
+            ("1.25MB", 1_250_000),
+            ("10GB", 10_000_000_000),
+            ("2000B", 2000),
+            ("100kbit", 12_500),
+            ("80Mbit", 10_000_000),
+            ("2.5gbit", 312_500_000),
+        ] {
+            assert_eq!(rate(text), Ok(NonZeroU64::new(bytes)), "{text}");
+        }
+        for text in ["0", "0.0", "0M", "0kbit"] {
+            assert_eq!(rate(text), Ok(None), "{text}");
+        }
+        let wrong =
+            ["", "M", ".", "1.2.3", "-1", "+1", "1e9", "inf", "nan", "1T ", "1x", "1 M", "1023B", "8bit", "1kbit"];
+        for text in wrong.into_iter().chain(["999999999999999999999999G"]) {
+            assert!(rate(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_limit_is_for_the_whole_or_for_one_link() {
+        let rate = NonZeroU64::new(1 << 20);
+        for (text, link) in [
+            ("1M", None),
+            ("eth1=1M", Some(LinkSpec::Interface("eth1".into()))),
+            ("eth1=10.0.0.1=1M", Some(link("eth1=10.0.0.1").unwrap())),
+            ("10.0.0.1=1M", Some(LinkSpec::Address([10, 0, 0, 1].into()))),
+            ("[fd00::1]=1M", Some(LinkSpec::Address("fd00::1".parse().unwrap()))),
+        ] {
+            assert_eq!(bwlimit(text), Ok(BwlimitTyped { link, rate }), "{text}");
+        }
+        for text in ["=1M", "eth1=", "eth1", "1M=eth1", "!eth1=1M"] {
+            assert!(bwlimit(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn code_points_have_numbers_and_names() {
+        for (text, value) in [
+            ("0", 0),
+            ("46", 46),
+            ("63", 63),
+            ("ef", 46),
+            ("EF", 46),
+            ("le", 1),
+            ("cs0", 0),
+            ("CS7", 56),
+            ("af11", 10),
+            ("af21", 18),
+            ("af43", 38),
+        ] {
+            assert_eq!(dscp(text), Ok(value), "{text}");
+        }
+        for text in ["", "64", "-1", "+1", "cs8", "cs", "af14", "af51", "af1", "be", "0x2e", "256"] {
+            assert!(dscp(text).is_err(), "{text}");
+        }
+        assert_eq!(congestion("bbr"), Ok("bbr".into()));
+        for text in ["", "a b", "../x", "0123456789abcdef", "b\u{e9}"] {
+            assert!(congestion(text).is_err(), "{text}");
         }
     }
 }

@@ -50,18 +50,9 @@ pub fn candidates(specs: &[LinkSpec], locals: &[Local], remotes: &[Address], hos
             }
             Meant::Route(route) => vec![route(host.port())],
         };
-        Some(Candidate { name: name(spec), routes })
+        Some(Candidate { name: spec.name(), routes })
     };
     specs.iter().filter_map(all).filter(|c| !c.routes.is_empty()).collect()
-}
-
-/// What a link is called that was named so.
-pub fn name(spec: &LinkSpec) -> String {
-    match spec {
-        LinkSpec::Interface(name) | LinkSpec::Not(name) => name.clone(),
-        LinkSpec::Address(ip) => ip.to_string(),
-        LinkSpec::Pair { interface, remote } => format!("{interface}={remote}"),
-    }
 }
 
 /// The interface of that name or index.

@@ -18,6 +18,7 @@ use super::{Ended, LinkEvent, describe_io};
 use crate::error::ExitCode;
 use crate::ids::LinkId;
 use crate::limits;
+use crate::options::SocketOptions;
 use crate::wire::{Control, Handshake};
 
 /// Why no first connection could be made: each address that was tried, with its reason.
@@ -42,7 +43,7 @@ impl Unreached {
 
 /// Connect to the first of `routes` that answers. They are started [`limits::CONNECT_STAGGER`] apart, the next at once
 /// when one fails.
-pub async fn first_of(routes: Vec<Route>) -> Result<(TcpStream, Route), Unreached> {
+pub async fn first_of(routes: Vec<Route>, options: &SocketOptions) -> Result<(TcpStream, Route), Unreached> {
     let mut attempts = JoinSet::new();
     let mut waiting = routes.into_iter();
     let mut failed = Unreached { tried: Vec::new(), refused: 0 };
@@ -50,7 +51,8 @@ pub async fn first_of(routes: Vec<Route>) -> Result<(TcpStream, Route), Unreache
         let next = waiting.next();
         let more = next.is_some();
         if let Some(route) = next {
-            attempts.spawn(async move { (socket::connect(&route).await, route) });
+            let options = options.clone();
+            attempts.spawn(async move { (socket::connect(&route, &options).await, route) });
         } else if attempts.is_empty() {
             return Err(failed);
         }
@@ -172,7 +174,7 @@ async fn join(
     routes: &[Route],
 ) -> Result<(LinkId, TcpStream), Ended> {
     let _turn = turns.acquire().await;
-    let (mut stream, _) = first_of(routes.to_vec()).await.map_err(Unreached::ended)?;
+    let (mut stream, _) = first_of(routes.to_vec(), &session.sockets).await.map_err(Unreached::ended)?;
     let nonce = fresh_nonce().map_err(|e| Ended::lost(e.to_string()))?;
     let message = Handshake::Join { session: session.session, link, nonce };
     let exchange = async {

@@ -10,21 +10,22 @@ use tokio::net::TcpListener;
 
 use super::discover;
 use super::interfaces::{self, Interface};
+use super::socket;
 use crate::limits;
-use crate::options::Bind;
+use crate::options::{Bind, SocketOptions};
 
 /// Listen where `bind` says, or on every address of both families at `port`. One live listener a port: the address is
 /// reused only from connections that have ended, never shared with another process.
-pub fn listen(bind: Option<&Bind>, port: u16) -> io::Result<TcpListener> {
+pub fn listen(bind: Option<&Bind>, port: u16, options: &SocketOptions) -> io::Result<TcpListener> {
     let device = match bind {
-        Some(Bind::Address(ip, zone)) => return open(address(*ip, zone.as_deref(), port)?, None),
+        Some(Bind::Address(ip, zone)) => return open(address(*ip, zone.as_deref(), port)?, None, options),
         Some(Bind::Interface(name)) => Some(name.as_str()),
         None => None,
     };
-    match open(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port), device) {
+    match open(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port), device, options) {
         // no IPv6 on this machine
         Err(e) if matches!(e.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)) => {
-            open(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port), device)
+            open(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port), device, options)
         }
         other => other,
     }
@@ -45,7 +46,7 @@ pub fn address(ip: IpAddr, zone: Option<&str>, port: u16) -> io::Result<SocketAd
 /// More listeners at the port of `listener`, which is at every address: one for each interface whose IPv4 network is on
 /// another one too, where there is no IPv6 to tell their cables apart. The routes would answer all of that network by one
 /// interface, and who called by another would not hear it; a listener of the interface's own answers by it.
-pub fn beside(listener: &TcpListener) -> Vec<TcpListener> {
+pub fn beside(listener: &TcpListener, options: &SocketOptions) -> Vec<TcpListener> {
     let Ok(port) = listener.local_addr().map(|a| a.port()) else { return Vec::new() };
     let interfaces = interfaces::list().unwrap_or_default();
     let locals = discover::addresses(&interfaces);
@@ -60,12 +61,15 @@ pub fn beside(listener: &TcpListener) -> Vec<TcpListener> {
     if names.peek().is_none() || SockRef::from(listener).set_reuse_port(true).is_err() {
         return Vec::new();
     }
-    names.filter_map(|name| open_sharing(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port), name).ok()).collect()
+    names
+        .filter_map(|name| open_sharing(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port), name, options).ok())
+        .collect()
 }
 
-fn open_sharing(addr: SocketAddr, device: &str) -> io::Result<TcpListener> {
+fn open_sharing(addr: SocketAddr, device: &str, options: &SocketOptions) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     socket.bind_device(Some(device.as_bytes()))?;
+    socket::tune(SockRef::from(&socket), false, options)?;
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(true)?;
     socket.bind(&addr.into())?;
@@ -73,7 +77,7 @@ fn open_sharing(addr: SocketAddr, device: &str) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-fn open(addr: SocketAddr, device: Option<&str>) -> io::Result<TcpListener> {
+fn open(addr: SocketAddr, device: Option<&str>, options: &SocketOptions) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     if addr.is_ipv6() {
         // whatever net.ipv6.bindv6only says
@@ -82,6 +86,7 @@ fn open(addr: SocketAddr, device: Option<&str>) -> io::Result<TcpListener> {
     if let Some(device) = device {
         socket.bind_device(Some(device.as_bytes()))?;
     }
+    socket::tune(SockRef::from(&socket), addr.is_ipv6(), options)?;
     socket.set_reuse_address(true)?;
     socket.bind(&addr.into())?;
     socket.listen(128)?;
@@ -173,9 +178,9 @@ mod tests {
     fn a_second_listener_on_the_port_is_refused_and_the_holder_is_named() {
         let runtime = runtime();
         let _guard = runtime.enter();
-        let first = listen(None, 0).unwrap();
+        let first = listen(None, 0, &SocketOptions::default()).unwrap();
         let port = first.local_addr().unwrap().port();
-        let second = listen(None, port).unwrap_err();
+        let second = listen(None, port, &SocketOptions::default()).unwrap_err();
         assert_eq!(second.kind(), io::ErrorKind::AddrInUse);
         assert!(holder(port).unwrap().contains(&format!("process {}", std::process::id())));
     }
@@ -184,7 +189,7 @@ mod tests {
     fn both_families_reach_the_default_listener() {
         let runtime = runtime();
         let _guard = runtime.enter();
-        let listener = listen(None, 0).unwrap();
+        let listener = listen(None, 0, &SocketOptions::default()).unwrap();
         let port = listener.local_addr().unwrap().port();
         std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
         if listener.local_addr().unwrap().is_ipv6() {

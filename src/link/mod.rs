@@ -13,6 +13,7 @@
 //! | [`proof`] | whether a link leaves by its interface |
 //! | [`read`], [`mod@write`] | frames off and onto a connection |
 //! | `pace` | how much is handed between a socket and us at a time |
+//! | [`throttle`] | how much may be written, and when, where there is a limit |
 //! | [`send_link`], [`recv_link`] | the two ends of one link at work: which frame goes next, what an arriving one means |
 //! | [`watch`] | when a session is over without a word; the signals that end it |
 //!
@@ -33,6 +34,7 @@ pub mod read;
 pub mod recv_link;
 pub mod send_link;
 pub mod socket;
+pub mod throttle;
 pub mod watch;
 pub mod write;
 
@@ -65,6 +67,11 @@ impl Clock {
     /// Time since the start.
     pub fn now(&self) -> Duration {
         self.start.elapsed()
+    }
+
+    /// The flow time of an instant.
+    pub fn since(&self, at: Instant) -> Duration {
+        at - self.start
     }
 
     /// The instant of a flow time, for timers.

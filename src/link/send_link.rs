@@ -17,12 +17,14 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::cables::Cables;
 use super::pace::Pace;
 use super::read::{FrameReader, Pulse, ReadError};
+use super::throttle::{Limits, Throttle};
 use super::{Bell, Bells, Clock, Ended, LinkEvent, read, socket, write};
 use crate::chunk::Sealed;
 use crate::error::ExitCode;
 use crate::flow::{Lack, Poll, SendFlow, Why};
 use crate::ids::{LinkId, SessionId};
 use crate::limits;
+use crate::options::SocketOptions;
 use crate::report::{Note, Notes};
 use crate::stats::{Lap, LinkStats, Stats};
 use crate::wire::{self, Control, Finish, Header, TagKey};
@@ -64,6 +66,10 @@ pub struct SendSession {
     pub flow: Mutex<SendFlow<Sealed>>,
     /// Links take turns strictly: a chunk that has gone makes it the next link's turn.
     pub strict: bool,
+    /// How fast links may be.
+    pub limits: Limits,
+    /// For connections that are dialled.
+    pub sockets: SocketOptions,
     /// Keys the tags.
     pub key: TagKey,
     /// Our interfaces.
@@ -153,7 +159,17 @@ pub async fn run(
     let pulse = Pulse::start();
     let pong = Cell::new(None);
     let failed = Cell::new(None);
-    let end = SendLink { session, link, stats: &stats, stream: &stream, bell: &bell, pulse: &pulse, pong: &pong };
+    let throttle = session.limits.throttle(&stats.name);
+    let end = SendLink {
+        session,
+        link,
+        stats: &stats,
+        stream: &stream,
+        bell: &bell,
+        pulse: &pulse,
+        pong: &pong,
+        throttle: throttle.as_ref(),
+    };
     let ended = tokio::select! {
         biased;
         ended = end.read() => ended,
@@ -188,6 +204,17 @@ struct SendLink<'a> {
     bell: &'a Bell,
     pulse: &'a Pulse,
     pong: &'a Cell<Option<u64>>,
+    throttle: Option<&'a Throttle>,
+}
+
+/// What a limit says to a chunk.
+enum Leave {
+    /// So many bytes of it.
+    Now(usize),
+    /// From then on.
+    At(Instant),
+    /// It is better not sent at all; there is another look then.
+    Not(Instant),
 }
 
 enum Owed {
@@ -244,23 +271,46 @@ impl SendLink<'_> {
                 self.session.flow().poll_send(self.link, self.session.clock.now())
             };
             let heartbeat = self.pulse.next_heartbeat();
+            let mut most = usize::MAX;
+            let poll = match (poll, self.throttle) {
+                (Poll::Send(take), Some(throttle)) => match self.leave(throttle, take.why) {
+                    Leave::Now(bytes) => {
+                        most = bytes;
+                        Poll::Send(take)
+                    }
+                    Leave::At(at) => {
+                        let since = Instant::now();
+                        tokio::select! {
+                            () = self.bell.rung() => {}
+                            () = sleep_until(at.min(heartbeat)) => self.beat(heartbeat).await?,
+                        }
+                        throttle.has_waited(since.elapsed());
+                        lap.book(&times.network);
+                        continue;
+                    }
+                    Leave::Not(at) => Poll::Until(self.session.clock.since(at)),
+                },
+                (poll, _) => poll,
+            };
             match poll {
                 Poll::Send(take) => {
                     self.bell.wont_wait();
                     let header = wire::encode_chunk_header(&take.payload.head, &self.session.key);
                     let payload = take.payload.payload();
-                    match write::begin(self.stream, &header, payload)? {
+                    match write::begin(self.stream, &header, payload, most)? {
                         Some(sent) => {
+                            self.throttle.inspect(|throttle| throttle.used(sent));
                             self.session.flow().sent(self.link, take.seq, self.session.clock.now());
                             if self.session.strict {
                                 self.session.bells.ring_all();
                             }
                             let waited = tokio::select! {
                                 biased;
-                                done = write::rest(self.stream, self.pulse, &header, payload, sent) => done?,
+                                done = write::rest(self.stream, self.pulse, self.throttle, &header, payload, sent) => done?,
                                 () = self.is_useless() => return Ok(Ended::lost("the session is over without it")),
                             };
                             lap.split(&times.busy, waited, &times.network);
+                            self.throttle.inspect(|throttle| times.limited.add(throttle.take_waited()));
                             self.count(&take.why, header.len() + payload.len());
                             if let Some(portion) = pace.moved(header.len() + payload.len(), Instant::now()) {
                                 socket::let_wait(self.stream, portion)?;
@@ -298,6 +348,17 @@ impl SendLink<'_> {
         }
     }
 
+    /// Whether a chunk may begin now.
+    fn leave(&self, throttle: &Throttle, why: Why) -> Leave {
+        let now = Instant::now();
+        if why == Why::Hedge
+            && let Err(at) = throttle.ask_to_hedge(now)
+        {
+            return Leave::Not(at);
+        }
+        throttle.ask(now).map_or_else(Leave::At, Leave::Now)
+    }
+
     /// The time since the last chunk was spent without one. Once all are sent there is nothing to be without.
     fn book_lack(&self, lap: &mut Lap, lack: Lack) {
         match lack {
@@ -311,8 +372,12 @@ impl SendLink<'_> {
     async fn is_useless(&self) {
         loop {
             self.bell.rung().await;
-            if self.session.last_words().bye_said {
+            let words = self.session.last_words();
+            if words.bye_said {
                 return;
+            }
+            if words.abort.is_some() {
+                self.throttle.inspect(|throttle| throttle.lift());
             }
         }
     }

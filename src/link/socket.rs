@@ -5,10 +5,11 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use socket2::SockRef;
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
+use crate::options::SocketOptions;
 use crate::{limits, sys};
 
 /// Where a connection shall leave and arrive.
@@ -38,8 +39,10 @@ impl Route {
 }
 
 /// Connect along `route` within [`limits::CONNECT_TIMEOUT`].
-pub async fn connect(route: &Route) -> io::Result<TcpStream> {
+pub async fn connect(route: &Route, options: &SocketOptions) -> io::Result<TcpStream> {
     let socket = if route.remote.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // now, so that its first packet is marked as well
+    tune(SockRef::from(&socket), !route.remote.is_ipv4(), options)?;
     if let Some(device) = &route.device {
         // Without privilege this works since Linux 5.7; where it does not, the address alone must do.
         match socket.bind_device(Some(device.as_bytes())) {
@@ -79,6 +82,50 @@ pub fn came_in_by(stream: &TcpStream) -> Option<u32> {
 pub fn stay_on(stream: &TcpStream, interface: &str) {
     // without it the routes decide, as they do for every other program
     let _ = SockRef::from(stream).bind_device(Some(interface.as_bytes()));
+}
+
+/// Set what the user asks for, before the socket connects or listens. What a listener is told, its connections have.
+pub(super) fn tune(socket: SockRef<'_>, is_v6: bool, options: &SocketOptions) -> io::Result<()> {
+    if let Some(name) = &options.congestion {
+        socket.set_tcp_congestion(name.as_bytes())?;
+    }
+    if let Some(dscp) = options.dscp {
+        // the lower two bits are ECN's
+        let byte = u32::from(dscp) << 2;
+        // on a socket of IPv6 too: its peer may be one of IPv4
+        socket.set_tos_v4(byte)?;
+        if is_v6 {
+            socket.set_tclass_v6(byte)?;
+        }
+    }
+    Ok(())
+}
+
+/// Find out whether the kernel does what is asked for; why not and what to try, in words.
+pub fn check(options: &SocketOptions) -> Result<(), String> {
+    let Some(name) = &options.congestion else { return Ok(()) };
+    let socket = [Domain::IPV4, Domain::IPV6]
+        .into_iter()
+        .find_map(|domain| Socket::new(domain, Type::STREAM, Some(Protocol::TCP)).ok());
+    // without any socket the failure to connect or listen says more
+    let Some(socket) = socket else { return Ok(()) };
+    let Err(e) = socket.set_tcp_congestion(name.as_bytes()) else { return Ok(()) };
+    let listed = |list: &str| {
+        let names = std::fs::read_to_string(format!("/proc/sys/net/ipv4/tcp_{list}_congestion_control"));
+        names.map_or_else(|_| "?".to_owned(), |names| names.split_whitespace().collect::<Vec<_>>().join(" "))
+    };
+    let (available, allowed) = (listed("available"), listed("allowed"));
+    Err(match e.raw_os_error() {
+        Some(libc::ENOENT) => format!(
+            "--congestion {name}: this kernel does not have it (available: {available}); 'modprobe tcp_{name}' as root \
+             loads it where it is a module"
+        ),
+        Some(libc::EPERM) => format!(
+            "--congestion {name}: not allowed for this user (allowed: {allowed}; available: {available}); as root, \
+             'sysctl -w net.ipv4.tcp_allowed_congestion_control=\"{allowed} {name}\"' allows it"
+        ),
+        _ => format!("--congestion {name}: {} (available: {available})", super::describe_io(&e)),
+    })
 }
 
 /// Set what both ends of every connection need.

@@ -11,12 +11,12 @@ use super::fleet::Fleet;
 use super::stages::Totals;
 use crate::error::{Error, escape, escape_words};
 use crate::limits;
+use crate::link::cables;
 use crate::link::interfaces;
 use crate::link::proof::{Proof, Stray};
 use crate::link::send_link::SendSession;
 use crate::link::watch::{self, Interrupts, Watch};
 use crate::link::{Ended, LinkEvent};
-use crate::link::{by_hand, cables};
 use crate::options::{LinkSpec, SendOptions};
 use crate::report::Event;
 use crate::wire::{self, Commit, Control};
@@ -24,7 +24,7 @@ use crate::wire::{self, Commit, Control};
 /// A `--link` as it was typed.
 fn shown(link: &LinkSpec) -> String {
     let not = if matches!(link, LinkSpec::Not(_)) { "!" } else { "" };
-    format!("{not}{}", escape(by_hand::name(link).as_bytes()))
+    format!("{not}{}", escape(link.name().as_bytes()))
 }
 
 pub(super) struct Conductor<'a> {

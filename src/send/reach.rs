@@ -12,7 +12,7 @@ use crate::link::discover::{self, Candidate};
 use crate::link::handshake::{self, HandshakeError};
 use crate::link::socket::Route;
 use crate::link::{by_hand, describe_io, dial};
-use crate::options::{LinkSpec, SendOptions};
+use crate::options::{Bwlimit, LinkSpec, SendOptions};
 use crate::wire::{self, Address, Handshake, Layout, Offer, WireError};
 
 /// The first connection, after Welcome.
@@ -32,6 +32,7 @@ pub(super) struct Agreed {
 pub(super) async fn agree(options: &SendOptions, session: SessionId, offer: Offer) -> Result<Agreed, Error> {
     let key = wire::PUBLISHED_KEY;
     interfaces_exist(&options.links)?;
+    limits_are_for_links(&options.bwlimit, &options.links)?;
     let target = format!("{}:{}", escape(options.host.as_bytes()), options.port);
     let deadline = Instant::now() + limits::REFUSED_RETRY;
     let (mut stream, route, control_only) = loop {
@@ -79,19 +80,42 @@ pub(super) async fn agree(options: &SendOptions, session: SessionId, offer: Offe
 
 /// An interface that `--link` names and that is not there, or has no address, is a typing error.
 pub(super) fn interfaces_exist(links: &[LinkSpec]) -> Result<(), Error> {
+    links.iter().try_for_each(|link| match link {
+        LinkSpec::Interface(name) | LinkSpec::Not(name) | LinkSpec::Pair { interface: name, .. } => {
+            interface_exists("--link", name)
+        }
+        LinkSpec::Address(_) => Ok(()),
+    })
+}
+
+fn interface_exists(option: &str, name: &str) -> Result<(), Error> {
     let locals = discover::locals().unwrap_or_default();
-    for link in links {
-        let (LinkSpec::Interface(name) | LinkSpec::Not(name) | LinkSpec::Pair { interface: name, .. }) = link else {
-            continue;
-        };
-        if by_hand::interface(&locals, name).is_none() {
-            let mut known: Vec<&str> = locals.iter().map(|l| l.interface.as_str()).collect();
-            known.sort_unstable();
-            known.dedup();
-            let (name, known) = (escape(name.as_bytes()), known.join(", "));
-            return Err(Error::Usage(format!(
-                "--link {name}: no such interface here has an address (there are {known})"
-            )));
+    if by_hand::interface(&locals, name).is_some() {
+        return Ok(());
+    }
+    let mut known: Vec<&str> = locals.iter().map(|l| l.interface.as_str()).collect();
+    known.sort_unstable();
+    known.dedup();
+    let (name, known) = (escape(name.as_bytes()), known.join(", "));
+    Err(Error::Usage(format!("{option} {name}: no such interface here has an address (there are {known})")))
+}
+
+/// A limit for what is no link's name would never limit anything.
+fn limits_are_for_links(bwlimit: &Bwlimit, links: &[LinkSpec]) -> Result<(), Error> {
+    for (link, _) in &bwlimit.links {
+        match link {
+            link if links.contains(link) => {}
+            LinkSpec::Interface(name) if !LinkSpec::by_hand(links) => interface_exists("--bwlimit", name)?,
+            link => {
+                let name = escape(link.name().as_bytes());
+                let known = if !LinkSpec::by_hand(links) {
+                    "links have their interfaces' names unless --link names an address".to_owned()
+                } else {
+                    let names: Vec<String> = links.iter().map(|l| escape(l.name().as_bytes())).collect();
+                    format!("--link names {}", names.join(", "))
+                };
+                return Err(Error::Usage(format!("--bwlimit {name}: no link has this name ({known})")));
+            }
         }
     }
     Ok(())
@@ -110,15 +134,15 @@ pub(super) async fn reach(options: &SendOptions) -> Result<(TcpStream, Route, bo
     let locals = discover::locals().unwrap_or_default();
     if !LinkSpec::by_hand(&options.links) {
         let routes = hosts.into_iter().map(Route::to).collect();
-        let (stream, route) = dial::first_of(routes).await?;
+        let (stream, route) = dial::first_of(routes, &options.sockets).await?;
         let ours = stream.local_addr().ok().and_then(|addr| discover::interface_of(&locals, addr.ip()));
         let is_left_out = ours.is_some_and(|own| LinkSpec::left_out(&options.links).contains(&own.interface));
         return Ok((stream, route, is_left_out));
     }
     let routes = by_hand::first_routes(&options.links, &locals, &hosts, options.port);
-    match dial::first_of(routes).await {
+    match dial::first_of(routes, &options.sockets).await {
         Ok((stream, route)) => Ok((stream, route, false)),
-        Err(by_hand) => match dial::first_of(hosts.into_iter().map(Route::to).collect()).await {
+        Err(by_hand) => match dial::first_of(hosts.into_iter().map(Route::to).collect(), &options.sockets).await {
             Ok((stream, route)) => Ok((stream, route, true)),
             Err(mut unreached) => {
                 unreached.tried.splice(0..0, by_hand.tried);
