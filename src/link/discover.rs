@@ -90,7 +90,8 @@ fn is_cable(name: &str) -> bool {
     name != "lo" && !NOT_CABLES.iter().any(|prefix| name.starts_with(prefix))
 }
 
-fn speed(interface: &str) -> u32 {
+/// What an interface calls its speed, Mbit/s; 0 if it does not tell.
+pub fn speed(interface: &str) -> u32 {
     std::fs::read_to_string(format!("/sys/class/net/{interface}/speed"))
         .ok()
         .and_then(|text| text.trim().parse::<i64>().ok())

@@ -10,6 +10,7 @@ use super::check;
 use super::fleet::Fleet;
 use super::stages::Totals;
 use crate::error::{Error, escape_words};
+use crate::limits;
 use crate::link::cables;
 use crate::link::send_link::SendSession;
 use crate::link::watch::{self, Interrupts, Watch};
@@ -34,6 +35,8 @@ impl Conductor<'_> {
     ) -> Result<(Commit, Totals), Error> {
         let mut known: Option<Totals> = None;
         let mut changes = self.session.cables.changes();
+        let mut look = tokio::time::interval(limits::STREAMS_LOOK);
+        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let deadline = self.watch.deadline();
             tokio::select! {
@@ -54,6 +57,7 @@ impl Conductor<'_> {
                     return Err(Error::Interrupted(format!("{signal}; incomplete, {}", self.progress())));
                 }
                 () = cables::changed(&mut changes) => self.fleet.grow(),
+                _ = look.tick(), if known.is_none() && self.fleet.is_measuring() => self.fleet.measure(&self.options.observer),
                 () = watch::at(deadline) => return Err(self.lost()),
             }
         }
@@ -67,6 +71,9 @@ impl Conductor<'_> {
             LinkEvent::Up { stats, .. } => {
                 let again = self.watch.up(&stats.name);
                 tell(Event::LinkUp { name: stats.name.clone(), again });
+            }
+            LinkEvent::Down { stats, ended, .. } if ended == Ended::left() => {
+                self.watch.left(&stats.name, Instant::now());
             }
             LinkEvent::Down { stats, ended, .. } => {
                 self.watch.down(&stats.name, &ended, Instant::now());
