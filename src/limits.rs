@@ -166,6 +166,31 @@ pub const HEDGE_STARVED: Duration = Duration::from_millis(100);
 /// A chunk that is in flight twice is not sent a third time before this long after the second.
 pub const HEDGE_AGAIN: Duration = Duration::from_secs(2);
 
+/// Without `--streams`, connections on one link at most.
+pub const STREAMS_AUTO_MAX: u16 = 8;
+
+/// How often links that may yet pay for more connections are looked at.
+pub const STREAMS_LOOK: Duration = Duration::from_millis(250);
+
+/// What a number of connections carries is measured over this long, or over [`STREAMS_SPAN_TRIPS`] round trips.
+pub const STREAMS_SPAN: Duration = Duration::from_secs(1);
+/// See [`STREAMS_SPAN`].
+pub const STREAMS_SPAN_TRIPS: u32 = 10;
+
+/// More connections stay if together they carry so much more than fewer did.
+pub const STREAMS_GAIN: f64 = 1.10;
+
+/// A round trip from which on one connection may be held back by its window or by its losses.
+pub const STREAMS_RTT: Duration = Duration::from_millis(2);
+
+/// An interface so fast that one core may not keep up with one connection on it, Mbit/s …
+pub const STREAMS_SPEED_MBIT: u32 = 10_000;
+/// … if the connection carries this much, bytes a second. Virtual interfaces call themselves fast whatever they are.
+pub const STREAMS_FAST: f64 = 300e6;
+
+/// Connections that were asked for and have not all come up after this long are not waited for.
+pub const STREAMS_PATIENCE: Duration = Duration::from_secs(10);
+
 /// Connections that have not finished their handshake: in all, and from one address.
 pub const PENDING_MAX: usize = 64;
 /// See [`PENDING_MAX`].
@@ -183,6 +208,7 @@ const _: () =
     assert!(WINDOW_START <= WINDOW_AUTO_MAX && WINDOW_AUTO_MAX <= WINDOW_MAX && WINDOW_MAX.is_multiple_of(64));
 const _: () = assert!(0 < WINDOW_AUTO_MIN && WINDOW_AUTO_MIN <= WINDOW_START);
 const _: () = assert!(DIALS_AT_ONCE < PENDING_PER_ADDRESS_MAX, "one place is left for a stranger on the same host");
+const _: () = assert!(1 < STREAMS_AUTO_MAX && STREAMS_AUTO_MAX as usize <= LINKS_MAX);
 const _: () = assert!(LINKS_MAX <= 64, "one bit of a word for each link");
 const _: () = assert!((LINKS_MAX * BWLIMIT_PIECE_MIN) as u64 * 2 < BWLIMIT_MIN * IDLE_TIMEOUT.as_secs());
 const _: () = assert!(PATH_LEN_MAX * 2 + TARGET_LEN_MAX < PAX_LEN_MAX);

@@ -122,6 +122,8 @@ pub struct LinkReport {
     pub corrupt: u64,
     /// Times the link died.
     pub outages: u64,
+    /// Connections on it, the most at once; without those that were tried and did not pay.
+    pub connections: u64,
     /// Why it died last.
     pub last_error: Option<String>,
     /// Moving chunks' bytes to or from its sockets.
@@ -301,6 +303,15 @@ pub enum Event {
         link: String,
         /// Chunks so far on it.
         count: u64,
+    },
+    /// It was measured how many connections a link shall have.
+    Streams {
+        /// Its name.
+        link: String,
+        /// So many.
+        connections: u16,
+        /// What they carry together, one connection being 1; if there is only one, what twice as many carried.
+        gain: f64,
     },
     /// Anything else that a person should read.
     Warning(String),

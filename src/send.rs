@@ -8,11 +8,12 @@
 //! 5. Wait for the first of: Commit, a failure on either side, a signal, all links lost.
 //! 6. Say so on every link (Bye or Abort), give the peer [`limits::DRAIN`] to close, and report.
 //!
-//! Steps 2 to 5 have a room each: `reach`, `stages` (with `compress`), `fleet`, `conductor`.
+//! Steps 2 to 5 have a room each: `reach`, `stages` (with `compress`), `fleet` (with `knee`), `conductor`.
 
 mod compress;
 mod conductor;
 mod fleet;
+mod knee;
 mod reach;
 mod stages;
 

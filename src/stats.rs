@@ -59,6 +59,8 @@ pub struct LinkStats {
     pub name: String,
     /// Connections up right now.
     pub up: AtomicU64,
+    /// See [`LinkReport::connections`].
+    pub connections: AtomicU64,
     /// See [`LinkReport::wire_bytes`].
     pub wire_bytes: AtomicU64,
     /// See [`LinkReport::chunks`].
@@ -179,6 +181,20 @@ impl Stats {
 }
 
 impl LinkStats {
+    /// One more connection.
+    pub fn connected(&self) {
+        let up = self.up.fetch_add(1, Relaxed) + 1;
+        self.connections.fetch_max(up, Relaxed);
+    }
+
+    /// One connection less, which did not pay if `left`.
+    pub fn disconnected(&self, left: bool) {
+        let up = self.up.fetch_sub(1, Relaxed) - 1;
+        if left {
+            self.connections.store(up, Relaxed);
+        }
+    }
+
     /// The counters as the final report has them.
     pub fn report(&self) -> LinkReport {
         LinkReport {
@@ -189,6 +205,7 @@ impl LinkStats {
             hedges: self.hedges.load(Relaxed),
             corrupt: self.corrupt.load(Relaxed),
             outages: self.outages.load(Relaxed),
+            connections: self.connections.load(Relaxed),
             last_error: self.last_error.lock().expect("no thread panics while it holds this lock").clone(),
             busy: self.times.busy.total(),
             network: self.times.network.total(),

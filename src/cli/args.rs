@@ -12,7 +12,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::misuse::Misuse;
 use super::target::target;
-use super::values::{BwlimitTyped, bind, bwlimit, compress, congestion, dscp, duration, link, streams, window};
+use super::values::{
+    BwlimitTyped, Streams, bind, bwlimit, compress, congestion, dscp, duration, link, streams, window,
+};
 use crate::error::escape;
 use crate::limits;
 use crate::options::{
@@ -132,9 +134,9 @@ struct SendTyped {
     /// find all shared networks)
     #[arg(long = "link", value_name = "IFACE|ADDR|IFACE=ADDR|!IFACE", value_parser = link)]
     links: Vec<LinkSpec>,
-    /// Connections on each link (default: as many as pay)
-    #[arg(long, value_name = "N", value_parser = streams)]
-    streams: Option<u16>,
+    /// Connections on each link, or as many as measuring finds to pay (default: auto)
+    #[arg(long, value_name = "auto|N", value_parser = streams)]
+    streams: Option<Streams>,
     /// Compress what shrinks: while it makes the transfer faster, never, or always at a zstd level of -7 to 22 (default:
     /// auto)
     #[arg(long, value_name = "auto|off|LEVEL", allow_negative_numbers = true, value_parser = compress)]
@@ -298,7 +300,7 @@ fn send(typed: SendTyped, exists: &dyn Fn(&Path) -> bool) -> Result<SendOptions,
     let mut options = SendOptions::new(sources, &target.host);
     options.port = target.port;
     options.links = typed.links;
-    options.streams = typed.streams;
+    options.streams = typed.streams.and_then(|streams| streams.0);
     options.compress = typed.compress.unwrap_or_default();
     options.schedule = match typed.schedule {
         ScheduleTyped::Pull => Schedule::Pull,
@@ -533,6 +535,7 @@ mod tests {
             (options.streams, options.compress, options.schedule),
             (Some(4), Compress::Level(3), Schedule::RoundRobin)
         );
+        assert_eq!(sent("send --streams auto a h").streams, None);
         let bare = sent("send a h");
         assert_eq!((bare.streams, bare.compress, bare.schedule), (None, Compress::Auto, Schedule::Pull));
         assert_eq!((bare.timeout, bare.window_chunks), (limits::TIMEOUT_DEFAULT, None));

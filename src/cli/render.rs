@@ -127,6 +127,14 @@ pub fn event(event: &Event, verbosity: Verbosity) -> Option<String> {
             escape(link.as_bytes()),
             count(*n)
         ),
+        // that one is enough is what everybody expects
+        Event::Streams { connections: 1, .. } if !verbose => return None,
+        Event::Streams { link, connections: 1, gain } => {
+            format!("link {}: 1 connection (measured: 2 carry {gain:.1}x of one)", escape(link.as_bytes()))
+        }
+        Event::Streams { link, connections, gain } => {
+            format!("link {}: {connections} connections (measured: {gain:.1}x of one)", escape(link.as_bytes()))
+        }
         Event::Warning(text) => format!("warning: {text}"),
     };
     (verbosity > Verbosity::Quiet).then_some(said)

@@ -61,9 +61,17 @@ fn zoned(text: &str) -> Option<(IpAddr, Option<&str>)> {
     }
 }
 
-pub fn streams(text: &str) -> Result<u16, String> {
+/// `--streams`; nothing for `auto`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Streams(pub Option<u16>);
+
+pub fn streams(text: &str) -> Result<Streams, String> {
+    if text == "auto" {
+        return Ok(Streams(None));
+    }
     let most = limits::LINKS_MAX as u16;
-    text.parse().ok().filter(|n| (1..=most).contains(n)).ok_or_else(|| format!("not a number from 1 to {most}"))
+    let number = text.parse().ok().filter(|n| (1..=most).contains(n));
+    number.map(|n| Streams(Some(n))).ok_or_else(|| format!("neither auto nor a number from 1 to {most}"))
 }
 
 pub fn compress(text: &str) -> Result<Compress, String> {

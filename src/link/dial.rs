@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::discover::Candidate;
 use super::handshake::{self, HandshakeError};
-use super::send_link::{self, SendSession};
+use super::send_link::{self, Leave, SendSession};
 use super::socket::{self, Route};
 use super::{Ended, LinkEvent, describe_io};
 use crate::error::ExitCode;
@@ -104,13 +104,15 @@ impl LinkIds {
 }
 
 /// Keep one connection of `candidate` up for as long as the session lives: work `first` if it is given, and dial again, with
-/// backoff, whenever the link is down. Returns only when the link is given up for good.
+/// backoff, whenever the link is down. Returns only when the link is given up for good, or the connection was asked to
+/// leave.
 pub async fn keep_up(
     session: Arc<SendSession>,
     ids: Arc<LinkIds>,
     turns: Arc<Semaphore>,
     candidate: Candidate,
     first: Option<(LinkId, TcpStream)>,
+    leave: Leave,
 ) {
     let stats = session.stats.link(&candidate.name);
     let mut pause = limits::REDIAL_MIN;
@@ -120,13 +122,13 @@ pub async fn keep_up(
     loop {
         if let Some((link, stream)) = connection.take() {
             let began = Instant::now();
-            let mut ended = send_link::run(&session, link, stats.clone(), stream, false).await;
+            let mut ended = send_link::run(&session, link, stats.clone(), stream, false, &leave).await;
             damaged = if ended.damaged { damaged + 1 } else { 0 };
             if damaged >= limits::CORRUPT_IN_A_ROW_MAX {
                 ended = Ended::damaged_for_good("it damaged too many frames in a row");
                 session.tell(LinkEvent::Unreachable { stats: stats.clone(), ended: ended.clone() });
             }
-            if ended.for_good || session.is_over() {
+            if ended.for_good || session.is_over() || leave.asked() {
                 return;
             }
             if began.elapsed() >= limits::LIVED {
@@ -135,7 +137,7 @@ pub async fn keep_up(
                 pause = rest(&session, pause, interface).await;
             }
         }
-        if session.is_over() {
+        if session.is_over() || leave.asked() {
             return;
         }
         let joined = tokio::select! {

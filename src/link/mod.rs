@@ -106,6 +106,11 @@ impl Ended {
         Ended::by_peer("the session is over")
     }
 
+    /// One of a link's connections that is not needed any more, given up by the sender.
+    pub fn left() -> Ended {
+        Ended::by_peer("one connection less is as fast")
+    }
+
     /// Lost on the way.
     pub fn lost(reason: impl Into<String>) -> Ended {
         let (by_peer, for_good, damaged) = (false, false, false);

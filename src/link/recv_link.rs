@@ -150,7 +150,7 @@ pub async fn run(
         session.bells.remove(link);
         return Ended::lost(violation.to_string());
     }
-    stats.up.fetch_add(1, Relaxed);
+    stats.connected();
     session.tell(LinkEvent::Up { link, stats: stats.clone() });
     let pulse = Pulse::start();
     let (pong, failed, heard_first) = (Cell::new(None), Cell::new(None), Notify::new());
@@ -175,7 +175,7 @@ pub async fn run(
     let ended = failed.take().filter(|failed: &Ended| !failed.by_peer).unwrap_or(ended);
     session.bells.remove(link);
     session.flow().link_down(link);
-    stats.up.fetch_sub(1, Relaxed);
+    stats.disconnected(ended == Ended::left());
     session.bells.ring_all();
     session.tell(LinkEvent::Down { link, stats, ended: ended.clone() });
     ended
@@ -300,6 +300,11 @@ impl RecvLink<'_> {
                         finish_heard = true;
                         reader.hurry()?;
                     }
+                    if matches!(control, Control::Bye) && !finish_heard {
+                        // not the session's end, only this connection's
+                        self.until_closed().await;
+                        return Ok(Ended::left());
+                    }
                     if let Some(ended) = self.handle(control).await {
                         return Ok(ended);
                     }
@@ -362,8 +367,7 @@ impl RecvLink<'_> {
             }
             Control::Bye => {
                 self.session.tell(LinkEvent::Control(Control::Bye));
-                let _ = rustix::net::shutdown(self.stream, rustix::net::Shutdown::Write);
-                let _ = timeout(limits::DRAIN, read::drain(self.stream, self.pulse)).await;
+                self.until_closed().await;
                 return Some(Ended::over());
             }
             Control::Ack(_) | Control::Commit(_) | Control::Links(_) => {
@@ -371,6 +375,11 @@ impl RecvLink<'_> {
             }
         }
         None
+    }
+
+    async fn until_closed(&self) {
+        let _ = rustix::net::shutdown(self.stream, rustix::net::Shutdown::Write);
+        let _ = timeout(limits::DRAIN, read::drain(self.stream, self.pulse)).await;
     }
 
     fn violation(&self, what: String) {

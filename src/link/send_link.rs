@@ -6,8 +6,10 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::UnboundedSender;
@@ -86,9 +88,40 @@ pub struct SendSession {
     pub expelled: watch::Sender<Vec<(String, String)>>,
     /// Lengths of the chunks that are sealed in order and not yet acknowledged, and the number of the first.
     pub lens: Mutex<(u64, VecDeque<u32>)>,
-    /// Names and counters by link, for losses that an acknowledgement on another link brings to light.
-    pub by_link: Mutex<Vec<(LinkId, Arc<LinkStats>)>>,
+    /// What is up: for losses that an acknowledgement on another link brings to light, and to be measured.
+    pub by_link: Mutex<Vec<Connection>>,
 }
+
+/// A connection that is up.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    /// Its id.
+    pub link: LinkId,
+    /// Its link's name and counters.
+    pub stats: Arc<LinkStats>,
+    /// Its socket, to ask the kernel about.
+    pub stream: Arc<TcpStream>,
+}
+
+/// Asks one of a link's connections to go: it takes no further chunk, and closes once the receiver has settled all that
+/// it carried, so that nothing need be sent again. Once Finish is known it stays to the end instead.
+#[derive(Clone, Default, Debug)]
+pub struct Leave(Rc<Cell<bool>>);
+
+impl Leave {
+    /// Go. Ring the connection's bell afterwards.
+    pub fn ask(&self) {
+        self.0.set(true);
+    }
+
+    /// Whether it was asked to.
+    pub fn asked(&self) -> bool {
+        self.0.get()
+    }
+}
+
+/// A connection that was asked to leave looks this often whether all is settled.
+const LEAVE_LOOK: Duration = Duration::from_millis(20);
 
 impl SendSession {
     /// The flow, for one decision.
@@ -141,25 +174,29 @@ impl SendSession {
     }
 }
 
-/// Work one connection until it ends. `control_only` links carry no chunks.
+/// Work one connection until it ends, or is asked to leave. `control_only` links carry no chunks.
 pub async fn run(
     session: &Arc<SendSession>,
     link: LinkId,
     stats: Arc<LinkStats>,
     stream: TcpStream,
     control_only: bool,
+    leave: &Leave,
 ) -> Ended {
     let bell = session.bells.add(link);
-    session.by_link.lock().expect("no thread panics while it holds this lock").push((link, stats.clone()));
+    let stream = Arc::new(stream);
+    let connection = Connection { link, stats: stats.clone(), stream: stream.clone() };
+    session.by_link.lock().expect("no thread panics while it holds this lock").push(connection);
     if !control_only {
         session.flow().link_up(link);
     }
-    stats.up.fetch_add(1, Relaxed);
+    stats.connected();
     session.tell(LinkEvent::Up { link, stats: stats.clone() });
     let pulse = Pulse::start();
     let pong = Cell::new(None);
     let failed = Cell::new(None);
     let throttle = session.limits.throttle(&stats.name);
+    let left = Cell::new(false);
     let end = SendLink {
         session,
         link,
@@ -169,6 +206,8 @@ pub async fn run(
         pulse: &pulse,
         pong: &pong,
         throttle: throttle.as_ref(),
+        leave,
+        left: &left,
     };
     let ended = tokio::select! {
         biased;
@@ -179,8 +218,9 @@ pub async fn run(
         ended = session.until_expelled(&stats.name) => ended,
     };
     let ended = failed.take().filter(|failed: &Ended| !failed.by_peer).unwrap_or(ended);
+    let ended = if left.get() { Ended::left() } else { ended };
     session.bells.remove(link);
-    session.by_link.lock().expect("no thread panics while it holds this lock").retain(|(id, _)| *id != link);
+    session.by_link.lock().expect("no thread panics while it holds this lock").retain(|c| c.link != link);
     if !control_only {
         session.flow().link_down(link);
     }
@@ -190,7 +230,7 @@ pub async fn run(
             words.notes_link = None;
         }
     }
-    stats.up.fetch_sub(1, Relaxed);
+    stats.disconnected(left.get());
     session.bells.ring_all();
     session.tell(LinkEvent::Down { link, stats, ended: ended.clone() });
     ended
@@ -205,10 +245,13 @@ struct SendLink<'a> {
     pulse: &'a Pulse,
     pong: &'a Cell<Option<u64>>,
     throttle: Option<&'a Throttle>,
+    leave: &'a Leave,
+    /// It said goodbye because it was asked to leave.
+    left: &'a Cell<bool>,
 }
 
 /// What a limit says to a chunk.
-enum Leave {
+enum Turn {
     /// So many bytes of it.
     Now(usize),
     /// From then on.
@@ -259,13 +302,20 @@ impl SendLink<'_> {
                     if first {
                         self.session.bells.ring_all();
                     }
-                    let _ = rustix::net::shutdown(self.stream, rustix::net::Shutdown::Write);
-                    let _ = timeout(limits::DRAIN, read::drain(self.stream, self.pulse)).await;
+                    self.until_closed().await;
                     return Ok(Ended::over());
                 }
             }
+            let leaving = self.leave.asked();
+            if leaving && self.may_leave() {
+                wire::encode_control(&Control::Bye, &self.session.key, &mut bytes);
+                self.left.set(true);
+                write::all(self.stream, self.pulse, &bytes).await?;
+                self.until_closed().await;
+                return Ok(Ended::left());
+            }
             self.bell.will_wait();
-            let poll = if control_only {
+            let poll = if control_only || leaving {
                 Poll::Idle
             } else {
                 self.session.flow().poll_send(self.link, self.session.clock.now())
@@ -273,12 +323,12 @@ impl SendLink<'_> {
             let heartbeat = self.pulse.next_heartbeat();
             let mut most = usize::MAX;
             let poll = match (poll, self.throttle) {
-                (Poll::Send(take), Some(throttle)) => match self.leave(throttle, take.why) {
-                    Leave::Now(bytes) => {
+                (Poll::Send(take), Some(throttle)) => match self.turn(throttle, take.why) {
+                    Turn::Now(bytes) => {
                         most = bytes;
                         Poll::Send(take)
                     }
-                    Leave::At(at) => {
+                    Turn::At(at) => {
                         let since = Instant::now();
                         tokio::select! {
                             () = self.bell.rung() => {}
@@ -288,7 +338,7 @@ impl SendLink<'_> {
                         lap.book(&times.network);
                         continue;
                     }
-                    Leave::Not(at) => Poll::Until(self.session.clock.since(at)),
+                    Turn::Not(at) => Poll::Until(self.session.clock.since(at)),
                 },
                 (poll, _) => poll,
             };
@@ -338,9 +388,10 @@ impl SendLink<'_> {
                 }
                 Poll::Idle => {
                     let lack = self.session.flow().lacks();
+                    let wake = if leaving { heartbeat.min(Instant::now() + LEAVE_LOOK) } else { heartbeat };
                     tokio::select! {
                         () = self.bell.rung() => {}
-                        () = sleep_until(heartbeat) => self.beat(heartbeat).await?,
+                        () = sleep_until(wake) => self.beat(heartbeat).await?,
                     }
                     self.book_lack(&mut lap, lack);
                 }
@@ -349,14 +400,25 @@ impl SendLink<'_> {
     }
 
     /// Whether a chunk may begin now.
-    fn leave(&self, throttle: &Throttle, why: Why) -> Leave {
+    fn turn(&self, throttle: &Throttle, why: Why) -> Turn {
         let now = Instant::now();
         if why == Why::Hedge
             && let Err(at) = throttle.ask_to_hedge(now)
         {
-            return Leave::Not(at);
+            return Turn::Not(at);
         }
-        throttle.ask(now).map_or_else(Leave::At, Leave::Now)
+        throttle.ask(now).map_or_else(Turn::At, Turn::Now)
+    }
+
+    /// Whether a connection that was asked to leave has nothing to stay for. Without Finish before it, Bye is this
+    /// connection's only; with Finish about, it would be taken for the session's end.
+    fn may_leave(&self) -> bool {
+        self.session.last_words().finish.is_none() && self.session.flow().in_flight(self.link) == 0
+    }
+
+    async fn until_closed(&self) {
+        let _ = rustix::net::shutdown(self.stream, rustix::net::Shutdown::Write);
+        let _ = timeout(limits::DRAIN, read::drain(self.stream, self.pulse)).await;
     }
 
     /// The time since the last chunk was spent without one. Once all are sent there is nothing to be without.
@@ -411,6 +473,12 @@ impl SendLink<'_> {
             return Owed::FramesThenEnd;
         }
         if words.bye {
+            // Bye alone would end this connection only
+            if let Some(finish) = words.finish
+                && !*finish_said
+            {
+                wire::encode_control(&Control::Finish(finish), key, bytes);
+            }
             wire::encode_control(&Control::Bye, key, bytes);
             return Owed::FramesThenEnd;
         }
@@ -509,8 +577,8 @@ impl SendLink<'_> {
             .lock()
             .expect("no thread panics while it holds this lock")
             .iter()
-            .find(|(id, _)| *id == link)
-            .map(|(_, stats)| stats.clone());
+            .find(|c| c.link == link)
+            .map(|c| c.stats.clone());
         if let Some(stats) = stats {
             let count = stats.corrupt.fetch_add(1, Relaxed) + 1;
             self.session.tell(LinkEvent::Corrupt { stats, count });

@@ -54,6 +54,14 @@ impl Watch {
         self.unreachable(name, ended, now);
     }
 
+    /// A connection of that link is not needed any more; no fault of the link's.
+    pub fn left(&mut self, name: &str, now: Instant) {
+        match self.links.get_mut(name) {
+            Some(link) if link.up > 1 => link.up -= 1,
+            _ => self.down(name, &Ended::left(), now),
+        }
+    }
+
     /// That link could not be dialled. True if this is news.
     pub fn unreachable(&mut self, name: &str, ended: &Ended, now: Instant) -> bool {
         let link = self.links.entry(name.to_owned()).or_default();

@@ -342,6 +342,10 @@ impl Conductor<'_> {
                 let again = self.watch.up(&stats.name);
                 tell(Event::LinkUp { name: stats.name.clone(), again });
             }
+            LinkEvent::Down { stats, ended, link } if ended == Ended::left() => {
+                self.judge(link, ended, stats.chunks.load(Relaxed));
+                self.watch.left(&stats.name, Instant::now());
+            }
             LinkEvent::Down { stats, ended, link } => {
                 let ended = self.judge(link, ended, stats.chunks.load(Relaxed));
                 self.watch.down(&stats.name, &ended, Instant::now());

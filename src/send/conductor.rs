@@ -50,6 +50,8 @@ impl Conductor<'_> {
         let mut known: Option<Totals> = None;
         let mut changes = self.session.cables.changes();
         let mut looks = tokio::time::interval(limits::PROVE_EVERY);
+        let mut look = tokio::time::interval(limits::STREAMS_LOOK);
+        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let deadline = self.watch.deadline();
             tokio::select! {
@@ -71,6 +73,7 @@ impl Conductor<'_> {
                 }
                 () = cables::changed(&mut changes) => self.fleet.grow(),
                 _ = looks.tick() => self.prove(),
+                _ = look.tick(), if known.is_none() && self.fleet.is_measuring() => self.fleet.measure(&self.options.observer),
                 () = watch::at(deadline) => return Err(self.lost()),
             }
         }
@@ -84,6 +87,9 @@ impl Conductor<'_> {
             LinkEvent::Up { stats, .. } => {
                 let again = self.watch.up(&stats.name);
                 tell(Event::LinkUp { name: stats.name.clone(), again });
+            }
+            LinkEvent::Down { stats, ended, .. } if ended == Ended::left() => {
+                self.watch.left(&stats.name, Instant::now());
             }
             LinkEvent::Down { stats, ended, .. } => {
                 self.watch.down(&stats.name, &ended, Instant::now());

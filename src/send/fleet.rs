@@ -1,27 +1,37 @@
-//! All links of a session: which there are, which are added, and that each is kept up.
+//! All links of a session: which there are, which are added, that each is kept up, and by how many connections.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
+use super::knee::{Knee, Look, Step};
 use super::reach::Agreed;
 use crate::ids::LinkId;
 use crate::limits;
+use crate::link::by_hand;
 use crate::link::dial::{self, LinkIds};
 use crate::link::discover::{self, Candidate, Kept};
-use crate::link::send_link::{self, SendSession};
-use crate::link::{by_hand, interfaces};
-use crate::options::{LinkSpec, SendOptions};
+use crate::link::interfaces::{self, Kind};
+use crate::link::send_link::{self, Leave, SendSession};
+use crate::options::{LinkSpec, Observer, Schedule, SendOptions};
+use crate::report::Event;
 use crate::stats::LinkStats;
+use crate::sys;
 use crate::wire::Address;
 
 /// All links of the session, those that are up and those that are dialled again and again.
 pub(super) struct Fleet {
     pub(super) session: Arc<SendSession>,
     pub(super) ids: Arc<LinkIds>,
-    /// Connections on each link.
+    /// Connections on each link, to begin with.
     pub(super) streams: u16,
+    /// Links for which it is not known yet how many connections pay.
+    measured: Vec<Measured>,
+    /// Whether that is to be found.
+    auto: bool,
     /// Connections that may still be added.
     pub(super) room: u16,
     /// What is kept up.
@@ -36,6 +46,16 @@ pub(super) struct Fleet {
     pub(super) addresses: Vec<Address>,
 }
 
+/// A link whose connections are counted by measuring.
+struct Measured {
+    candidate: Candidate,
+    stats: Arc<LinkStats>,
+    turns: Arc<Semaphore>,
+    knee: Knee,
+    /// Connections beside the first, newest last.
+    more: Vec<Leave>,
+}
+
 impl Fleet {
     /// Start every link: the first connection, the pairs it revealed or `--link` named, each as often as `--streams`
     /// says.
@@ -44,6 +64,9 @@ impl Fleet {
             session: session.clone(),
             ids: Arc::new(LinkIds::default()),
             streams: options.streams.unwrap_or(1).max(1),
+            measured: Vec::new(),
+            // strict rotation is there to be compared with
+            auto: options.streams.is_none() && options.schedule == Schedule::Pull,
             room: limits::LINKS_MAX as u16 - 1,
             kept: Vec::new(),
             left_out: LinkSpec::left_out(&options.links),
@@ -73,7 +96,8 @@ impl Fleet {
             // it carries nothing worth a line in a report
             let stats = Arc::new(LinkStats { name: agreed.candidate.name, ..LinkStats::default() });
             fleet.control = Some(link);
-            tokio::task::spawn_local(async move { send_link::run(&session, link, stats, stream, true).await });
+            let stays = Leave::default();
+            tokio::task::spawn_local(async move { send_link::run(&session, link, stats, stream, true, &stays).await });
         }
         fleet
     }
@@ -99,9 +123,79 @@ impl Fleet {
         self.kept.push(Kept { link: candidate.name.clone(), interface, remote });
         let turns = Arc::new(Semaphore::new(limits::DIALS_AT_ONCE));
         for _ in 0..self.streams.min(self.room) {
-            self.room -= 1;
-            let (session, ids, turns) = (self.session.clone(), self.ids.clone(), turns.clone());
-            tokio::task::spawn_local(dial::keep_up(session, ids, turns, candidate.clone(), first.take()));
+            self.open(&candidate, &turns, first.take());
         }
+        if self.auto {
+            let device = candidate.routes.first().and_then(|r| r.device.as_deref());
+            let own = interfaces::list().unwrap_or_default().into_iter().find(|i| Some(i.name.as_str()) == device);
+            let (bond, speed) = own.map_or((false, 0), |i| (i.kind == Kind::Bond, i.speed_mbit));
+            let knee = Knee::new(bond, speed, Instant::now());
+            let stats = self.session.stats.link(&candidate.name);
+            self.measured.push(Measured { candidate, stats, turns, knee, more: Vec::new() });
+        }
+    }
+
+    /// One more connection.
+    fn open(&mut self, candidate: &Candidate, turns: &Arc<Semaphore>, first: Option<(LinkId, TcpStream)>) -> Leave {
+        self.room -= 1;
+        let leave = Leave::default();
+        let (session, ids, turns) = (self.session.clone(), self.ids.clone(), turns.clone());
+        tokio::task::spawn_local(dial::keep_up(session, ids, turns, candidate.clone(), first, leave.clone()));
+        leave
+    }
+
+    /// Whether there is a link of which it is not known how many connections pay.
+    pub(super) fn is_measuring(&self) -> bool {
+        !self.measured.is_empty()
+    }
+
+    /// Look at those links, and have as many connections on each as have proved to pay.
+    pub(super) fn measure(&mut self, tell: &Observer) {
+        let now = Instant::now();
+        for mut link in std::mem::take(&mut self.measured) {
+            let have = link.more.len() as u16 + 1;
+            let most = limits::STREAMS_AUTO_MAX.min(have + self.room);
+            let look = self.look(&link.stats);
+            match link.knee.step(look, most, now) {
+                Step::Wait => {}
+                Step::Try(want) => {
+                    for _ in have..want {
+                        link.more.push(self.open(&link.candidate, &link.turns, None));
+                    }
+                }
+                Step::Keep(want, gain) => {
+                    for leave in link.more.drain(usize::from(want) - 1..) {
+                        leave.ask();
+                        self.room += 1;
+                    }
+                    self.session.bells.ring_all();
+                    tell(Event::Streams { link: link.candidate.name.clone(), connections: want, gain });
+                }
+            }
+            if !link.knee.is_done() {
+                self.measured.push(link);
+            }
+        }
+    }
+
+    /// What a link looks like now.
+    fn look(&self, stats: &Arc<LinkStats>) -> Look {
+        let mut look = Look {
+            links: Vec::new(),
+            acked: 0,
+            used: stats.times.busy.total() + stats.times.network.total(),
+            rtt: Duration::MAX,
+        };
+        for connection in self.session.by_link.lock().expect("no thread panics while it holds this lock").iter() {
+            if !Arc::ptr_eq(&connection.stats, stats) {
+                continue;
+            }
+            // a kernel that does not tell has links of one connection
+            let Some(progress) = sys::tcp_progress(&connection.stream) else { continue };
+            look.links.push(connection.link);
+            look.acked += progress.acked;
+            look.rtt = look.rtt.min(progress.min_rtt);
+        }
+        look
     }
 }

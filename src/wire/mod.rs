@@ -43,6 +43,8 @@
 //! - All control frames are absolute or numbered, so a repeated one is harmless. The sender repeats Notes until
 //!   `Ack.notes` covers them, and Finish on each link that comes up, until Commit. The receiver repeats Commit on each
 //!   link that comes up, until Bye.
+//! - Bye after Finish on the same connection ends the session. Without Finish before it, it ends this connection only: all
+//!   chunks sent on it are settled, the sender wants one connection less, and the others go on.
 //! - Either side may send Ping on a link at any time, and answers a Ping with Pong on the same link. Any byte is a sign
 //!   of life.
 //! - **The end.** Only Commit means success: the receiver has verified and synced everything. Abort, from either side,
