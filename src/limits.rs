@@ -134,6 +134,12 @@ pub const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// How often the sender compares what links carried with what their interfaces sent.
 pub const PROVE_EVERY: Duration = Duration::from_secs(1);
 
+/// Links come up to speed for this long before they are measured.
+pub const MEASURE_WARM_UP: Duration = Duration::from_millis(500);
+
+/// How long links are measured, each alone and all together.
+pub const MEASURE_TIME: Duration = Duration::from_secs(2);
+
 /// One change of an interface comes in several messages; after the first, look again no sooner than this.
 pub const SETTLE: Duration = Duration::from_millis(20);
 

@@ -172,6 +172,17 @@ pub struct SendOptions {
     pub observer: Observer,
 }
 
+/// A look at the links.
+#[derive(Clone)]
+pub struct LinksOptions {
+    /// As for sending: the receiver, if its links are to be measured, and what all connections are told.
+    pub send: SendOptions,
+    /// Whether there is a receiver.
+    pub measure: bool,
+    /// How long each link is measured, and all of them together.
+    pub time: Duration,
+}
+
 /// What is received into.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Destination {

@@ -22,7 +22,7 @@ use tokio::task::LocalSet;
 use tokio::time::{Instant, timeout};
 
 use self::conductor::Conductor;
-use self::door::{Caller, advertised, answer_the_door, cannot_listen, first_hello, peer_name, reachable_at, refuse};
+use self::door::{Caller, Door, advertised, answer_the_door, cannot_listen, peer_name, reachable_at, refuse};
 use self::stages::{Stages, worker_count};
 use crate::error::Error;
 use crate::ids::LinkId;
@@ -35,7 +35,7 @@ use crate::options::{Destination, RecvOptions, Window};
 use crate::report::{Event, ManifestReport, Report};
 use crate::sink::{self, Prepared, Sink};
 use crate::stats::{Phase, Stats, memory_available};
-use crate::wire::{self, Handshake};
+use crate::wire::{self, Handshake, Layout, Offer};
 
 /// Receive what a sender brings. Returns once everything is durable and verified, or with the reason why not; `stats`
 /// can be watched meanwhile.
@@ -92,25 +92,72 @@ async fn converse(
     let port = listener.local_addr().map_or(options.port, |a| a.port());
     (options.observer)(Event::Listening { addrs: reachable_at(&options, port) });
 
-    let (call, mut callers) = mpsc::unbounded_channel();
+    let (call, callers) = mpsc::unbounded_channel();
     let pending = Pending::default();
     let beside = if options.bind.is_none() { listen::beside(&listener, &options.sockets) } else { Vec::new() };
     for listener in std::iter::once(listener).chain(beside) {
         tokio::task::spawn_local(answer_the_door(listener, pending.clone(), call.clone(), options.observer.clone()));
     }
-    let (first, offer) = tokio::select! {
-        first = first_hello(&mut callers) => first,
-        signal = interrupts.next() => return Err(Error::Interrupted(format!("{signal} while waiting for a sender"))),
-    };
+    let mut door = Door { port, callers, waiting: None };
+    loop {
+        let (first, offer) = tokio::select! {
+            first = door.first_hello() => first,
+            signal = interrupts.next() => return Err(Error::Interrupted(format!("{signal} while waiting for a sender"))),
+        };
+        if offer != Offer::Measure {
+            return serve(
+                &options,
+                stats,
+                Task::Transfer { prepared, manifest, offer },
+                first,
+                &mut door,
+                &mut interrupts,
+            )
+            .await;
+        }
+        (options.observer)(Event::Measured { peer: first.peer });
+        let quiet = RecvOptions { observer: Arc::new(|_| {}), ..options.clone() };
+        match serve(&quiet, Arc::default(), Task::Measure, first, &mut door, &mut interrupts).await {
+            Err(error @ Error::Interrupted(_)) if door.waiting.is_none() => return Err(error),
+            // however it ended, nothing was received and the next one is waited for
+            _ => {}
+        }
+    }
+}
+
+/// What a session is for.
+enum Task {
+    /// To receive something.
+    Transfer { prepared: Prepared, manifest: Option<Manifest>, offer: Offer },
+    /// To let the sender see how fast its links are.
+    Measure,
+}
+
+/// One session, from its first connection on.
+async fn serve(
+    options: &RecvOptions,
+    stats: Arc<Stats>,
+    task: Task,
+    first: Caller,
+    door: &mut Door,
+    interrupts: &mut Interrupts,
+) -> Result<Report, Error> {
     let Caller { mut stream, peer, message, .. } = first;
     let Handshake::Hello { session, .. } = message else { unreachable!("first_hello returns a Hello") };
 
     let began = Instant::now();
     let (fail, mut failure) = mpsc::unbounded_channel();
-    let opened = prepared.layout(&offer).and_then(|layout| {
-        let on_error = move |error| drop(fail.send(error));
-        Ok((layout, prepared.open(&offer, stats.clone(), worker_count(), Box::new(on_error))?))
-    });
+    let on_error = Box::new(move |error| drop(fail.send(error)));
+    let measuring = matches!(task, Task::Measure);
+    let (opened, manifest) = match task {
+        Task::Transfer { prepared, manifest, offer } => {
+            let opened = prepared
+                .layout(&offer)
+                .and_then(|layout| Ok((layout, prepared.open(&offer, stats.clone(), worker_count(), on_error)?)));
+            (opened, manifest)
+        }
+        Task::Measure => (sink::discard(stats.clone(), on_error).map(|sink| (Layout::Raw, sink)), None),
+    };
     let (layout, sink) = match opened {
         Ok(opened) => opened,
         Err(error) => {
@@ -128,8 +175,9 @@ async fn converse(
             return Err(error);
         }
     };
+    let port = door.port;
     let welcome =
-        Handshake::Welcome { session, layout, window_chunks: window.max, addresses: advertised(&options, port) };
+        Handshake::Welcome { session, layout, window_chunks: window.max, addresses: advertised(options, port) };
     if let Err(e) = handshake::say(&mut stream, &welcome, &wire::PUBLISHED_KEY).await {
         abort(sink).await;
         return Err(Error::Network(format!("the sender at {} left during the handshake: {e}", peer_name(peer))));
@@ -139,25 +187,22 @@ async fn converse(
     stats.enter(Phase::Moving);
 
     let mut conductor = Conductor {
-        options: &options,
+        options,
         session: stages.session.clone(),
         port,
-        advertised: advertised(&options, port),
+        advertised: advertised(options, port),
         watch: Watch::new(options.timeout, Instant::now()),
         joined: HashSet::new(),
         damaged: HashMap::new(),
         peers: Vec::new(),
         finish: None,
+        measuring,
     };
     conductor.start_link(LinkId(0), stream, peer, None);
-    let outcome = conductor.receive(&mut inbox, &mut callers, &mut failure, &mut interrupts).await;
+    let outcome = conductor.receive(&mut inbox, door, &mut failure, interrupts).await;
     let mut left = None;
     let outcome = match outcome {
-        Ok(finish) => {
-            conductor
-                .commit(sink, finish, layout, &stages, &mut inbox, &mut callers, &mut failure, &mut interrupts)
-                .await
-        }
+        Ok(finish) => conductor.commit(sink, finish, layout, &stages, &mut inbox, door, &mut failure, interrupts).await,
         Err(error) => {
             left = Some(sink);
             Err(error)
@@ -167,7 +212,7 @@ async fn converse(
         Ok((finish, end)) => {
             let elapsed = began.elapsed();
             stats.enter(Phase::Done);
-            conductor.until_bye(&mut inbox, &mut callers).await;
+            conductor.until_bye(&mut inbox, door).await;
             let manifest = manifest.and_then(Manifest::finish);
             Ok(conductor.report(finish, end, manifest, elapsed))
         }
@@ -176,7 +221,9 @@ async fn converse(
             if !matches!(error, Error::Peer { .. } | Error::Network(_)) {
                 conductor.session.last_words().abort = Some((error.exit_code(), error.reason()));
                 conductor.session.bells.ring_all();
-                let _ = timeout(limits::DRAIN, conductor.until_told(&mut inbox, &mut callers, &error)).await;
+                if !measuring {
+                    let _ = timeout(limits::DRAIN, conductor.until_told(&mut inbox, door, &error)).await;
+                }
             }
             if let Some(sink) = left {
                 abort(sink).await;

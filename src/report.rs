@@ -313,6 +313,11 @@ pub enum Event {
         /// What they carry together, one connection being 1; if there is only one, what twice as many carried.
         gain: f64,
     },
+    /// Somebody measures the links of a receiver that waits.
+    Measured {
+        /// The peer's address.
+        peer: SocketAddr,
+    },
     /// Anything else that a person should read.
     Warning(String),
 }

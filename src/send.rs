@@ -14,11 +14,12 @@ mod compress;
 mod conductor;
 mod fleet;
 mod knee;
+pub mod measure;
 mod reach;
 mod stages;
 
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -30,7 +31,7 @@ use tokio::time::{Instant, timeout};
 
 use self::conductor::Conductor;
 use self::fleet::Fleet;
-use self::reach::agree;
+use self::reach::{Agreed, agree};
 use self::stages::{Stages, Totals};
 use crate::error::{Error, ExitCode};
 use crate::flow::SendFlow;
@@ -75,6 +76,8 @@ pub fn run(options: SendOptions, stats: Arc<Stats>) -> Result<Report, Error> {
 
 /// What is sent, looked at and not yet begun.
 enum Source {
+    /// Worthless bytes until there are enough.
+    Measure(Arc<AtomicBool>),
     Stdin,
     Tree(source::Tree),
 }
@@ -89,13 +92,14 @@ impl Source {
 
     fn recorded(self) -> Source {
         match self {
-            Source::Stdin => Source::Stdin,
             Source::Tree(tree) => Source::Tree(tree.recorded()),
+            other => other,
         }
     }
 
     fn offer(&self) -> Offer {
         match self {
+            Source::Measure(_) => Offer::Measure,
             Source::Stdin => Offer::Stream,
             Source::Tree(tree) => tree.offer(),
         }
@@ -116,11 +120,26 @@ async fn converse(
         agreed = agree(&options, session, source.offer()) => agreed?,
         signal = interrupts.next() => return Err(Error::Interrupted(format!("{signal} before the receiver was reached"))),
     };
-    let began = Instant::now();
     (options.observer)(Event::Connected { peer: agreed.peer });
+    deliver(&options, stats, source, draft.zip(pen), session, agreed, &mut interrupts, |_, _| {}).await
+}
+
+/// Everything from Welcome on. `begun` is told of the session and of the links, of which there may be more later.
+#[expect(clippy::too_many_arguments, reason = "what a session is made of; two callers")]
+async fn deliver(
+    options: &SendOptions,
+    stats: Arc<Stats>,
+    source: Source,
+    manifest: Option<(Draft, Pen)>,
+    session: SessionId,
+    agreed: Agreed,
+    interrupts: &mut Interrupts,
+    begun: impl FnOnce(&Arc<SendSession>, &Fleet),
+) -> Result<Report, Error> {
+    let (draft, pen) = manifest.unzip();
+    let began = Instant::now();
     stats.begin();
     stats.enter(Phase::Moving);
-
     let (events, mut inbox) = mpsc::unbounded_channel();
     let session = Arc::new(SendSession {
         session,
@@ -142,7 +161,7 @@ async fn converse(
     let window = Window::chosen(options.window_chunks, memory_available()).start.min(agreed.window_chunks) as usize;
     let workers = thread::available_parallelism().map_or(2, |n| n.get()).max(2);
     // one more for each worker: sealing swaps the content's buffer for a scratch buffer
-    let stages = match Stages::start(source, pen, &agreed, &options, session.clone(), window, workers) {
+    let stages = match Stages::start(source, pen, &agreed, options, session.clone(), window, workers) {
         Ok(stages) => stages,
         Err(error) => {
             abandon(agreed.stream, &error).await;
@@ -150,13 +169,14 @@ async fn converse(
         }
     };
     let mut conductor = Conductor {
-        options: &options,
+        options,
         session: &session,
         watch: Watch::new(options.timeout, Instant::now()),
-        fleet: Fleet::launch(&session, &options, agreed),
+        fleet: Fleet::launch(&session, options, agreed),
         proof: Proof::default(),
     };
-    let outcome = conductor.wait(&mut inbox, stages.totals, &mut interrupts).await;
+    begun(&session, &conductor.fleet);
+    let outcome = conductor.wait(&mut inbox, stages.totals, interrupts).await;
     let outcome = match outcome {
         Ok((commit, totals)) => {
             session.last_words().bye = true;

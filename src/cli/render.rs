@@ -135,6 +135,8 @@ pub fn event(event: &Event, verbosity: Verbosity) -> Option<String> {
         Event::Streams { link, connections, gain } => {
             format!("link {}: {connections} connections (measured: {gain:.1}x of one)", escape(link.as_bytes()))
         }
+        Event::Measured { .. } if !verbose => return None,
+        Event::Measured { peer } => format!("{} measures the links", peer.ip().to_canonical()),
         Event::Warning(text) => format!("warning: {text}"),
     };
     (verbosity > Verbosity::Quiet).then_some(said)

@@ -31,6 +31,12 @@ pub struct Unreached {
 }
 
 impl Unreached {
+    /// Every place with its reason.
+    pub fn reasons(&self) -> String {
+        let tried: Vec<String> = self.tried.iter().map(|(addr, why)| format!("{addr}: {why}")).collect();
+        tried.join("; ")
+    }
+
     /// What it means for a link that was to lead along these ways. A link has a name, so a single way needs none.
     fn ended(self) -> Ended {
         let reason = match &self.tried[..] {

@@ -217,6 +217,8 @@ pub enum LinkEvent {
     },
     /// Every chunk of the transfer has been delivered.
     Complete,
+    /// A measurement has seen enough.
+    Enough,
     /// A thread that works on chunks has panicked.
     Panicked,
 }

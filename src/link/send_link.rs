@@ -134,6 +134,11 @@ impl SendSession {
         self.last_words.lock().expect("no thread panics while it holds this lock")
     }
 
+    /// End it without sending what is left.
+    pub fn end_early(&self) {
+        self.tell(LinkEvent::Enough);
+    }
+
     /// Let every connection of that link end, and none be dialled again.
     pub fn expel(&self, link: &str, why: String) {
         self.expelled.send_modify(|expelled| expelled.push((link.to_owned(), why)));

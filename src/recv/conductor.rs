@@ -13,7 +13,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use super::abort;
-use super::door::{Caller, Place, advertised, place, turn_away};
+use super::door::{Caller, Door, Place, advertised, place, turn_away};
 use super::stages::Stages;
 use crate::error::{Error, ExitCode, escape_words};
 use crate::ids::{LinkId, SessionId};
@@ -42,6 +42,8 @@ pub(super) struct Conductor<'a> {
     /// What is known of each connection.
     pub(super) peers: Vec<Peer>,
     pub(super) finish: Option<Finish>,
+    /// Nothing is kept, and anybody else who comes is more important.
+    pub(super) measuring: bool,
 }
 
 /// One connection, as the conductor sees it.
@@ -112,7 +114,7 @@ impl Conductor<'_> {
     pub(super) async fn receive(
         &mut self,
         inbox: &mut UnboundedReceiver<LinkEvent>,
-        callers: &mut UnboundedReceiver<Caller>,
+        door: &mut Door,
         failure: &mut UnboundedReceiver<Error>,
         interrupts: &mut Interrupts,
     ) -> Result<Finish, Error> {
@@ -126,7 +128,13 @@ impl Conductor<'_> {
                         return Ok(finish);
                     }
                 }
-                Some(caller) = callers.recv() => self.admit(caller),
+                caller = door.next() => {
+                    if self.measuring && matches!(caller.message, Handshake::Hello { .. }) {
+                        door.waiting = Some(caller);
+                        return Err(Error::Interrupted("another sender came".into()));
+                    }
+                    self.admit(caller);
+                }
                 Some(error) = failure.recv() => return Err(error),
                 signal = interrupts.next() => {
                     return Err(Error::Interrupted(format!("{signal}; incomplete, {}", self.progress())));
@@ -158,7 +166,7 @@ impl Conductor<'_> {
         layout: Layout,
         stages: &Stages,
         inbox: &mut UnboundedReceiver<LinkEvent>,
-        callers: &mut UnboundedReceiver<Caller>,
+        door: &mut Door,
         failure: &mut UnboundedReceiver<Error>,
         interrupts: &mut Interrupts,
     ) -> Result<(Finish, SinkEnd), Error> {
@@ -179,7 +187,7 @@ impl Conductor<'_> {
                     break end.unwrap_or_else(|_| Err(Error::Bug("the sink's last thread panicked".into())))?;
                 }
                 Some(event) = inbox.recv() => self.handle(event)?,
-                Some(caller) = callers.recv() => self.admit(caller),
+                caller = door.next() => self.admit(caller),
                 Some(error) = failure.recv() => return Err(error),
                 signal = interrupts.next() => {
                     return Err(Error::Interrupted(format!("{signal} while syncing; {}", self.progress())));
@@ -209,11 +217,7 @@ impl Conductor<'_> {
 
     /// After Commit: until the sender has confirmed it and one link has ended in goodbyes, or the sender is gone. Durable
     /// is durable, whatever the sender knows.
-    pub(super) async fn until_bye(
-        &mut self,
-        inbox: &mut UnboundedReceiver<LinkEvent>,
-        callers: &mut UnboundedReceiver<Caller>,
-    ) {
+    pub(super) async fn until_bye(&mut self, inbox: &mut UnboundedReceiver<LinkEvent>, door: &mut Door) {
         let mut patience = Instant::now() + limits::PEER_GONE;
         let mut confirmed = false;
         while !confirmed || self.watch.connections() > 0 {
@@ -226,7 +230,7 @@ impl Conductor<'_> {
                     LinkEvent::Down { ended, .. } if confirmed && ended == Ended::over() => break,
                     event => drop(self.count(event)),
                 },
-                Some(caller) = callers.recv() => self.admit(caller),
+                caller = door.next() => self.admit(caller),
                 () = tokio::time::sleep_until(patience) => break,
             }
         }
@@ -240,7 +244,7 @@ impl Conductor<'_> {
     pub(super) async fn until_told(
         &mut self,
         inbox: &mut UnboundedReceiver<LinkEvent>,
-        callers: &mut UnboundedReceiver<Caller>,
+        door: &mut Door,
         error: &Error,
     ) {
         let mut told = false;
@@ -251,7 +255,7 @@ impl Conductor<'_> {
                     told |= matches!(&event, LinkEvent::Down { ended, .. } if ended.by_peer);
                     drop(self.count(event));
                 }
-                Some(caller) = callers.recv() => {
+                caller = door.next() => {
                     turn_away(caller, error.exit_code(), &error.reason());
                     // the answer is small; a moment for it, then this process may end
                     told = true;

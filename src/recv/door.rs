@@ -162,15 +162,34 @@ pub(super) async fn answer_the_door(
     }
 }
 
-pub(super) async fn first_hello(callers: &mut UnboundedReceiver<Caller>) -> (Caller, Offer) {
-    loop {
-        let caller = callers.recv().await.expect("the door is answered for as long as we live");
-        match &caller.message {
-            Handshake::Hello { offer, .. } => {
-                let offer = offer.clone();
-                return (caller, offer);
+/// Where callers come from.
+pub(super) struct Door {
+    pub(super) port: u16,
+    pub(super) callers: UnboundedReceiver<Caller>,
+    /// One for whom another session ended.
+    pub(super) waiting: Option<Caller>,
+}
+
+impl Door {
+    /// The next caller.
+    pub(super) async fn next(&mut self) -> Caller {
+        self.callers.recv().await.expect("the door is answered for as long as we live")
+    }
+
+    /// The next caller who wants to begin a session.
+    pub(super) async fn first_hello(&mut self) -> (Caller, Offer) {
+        loop {
+            let caller = match self.waiting.take() {
+                Some(caller) => caller,
+                None => self.next().await,
+            };
+            match &caller.message {
+                Handshake::Hello { offer, .. } => {
+                    let offer = offer.clone();
+                    return (caller, offer);
+                }
+                _ => turn_away(caller, ExitCode::Network, "no such session: the receiver was started anew"),
             }
-            _ => turn_away(caller, ExitCode::Network, "no such session: the receiver was started anew"),
         }
     }
 }

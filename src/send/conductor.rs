@@ -115,6 +115,7 @@ impl Conductor<'_> {
                 self.fleet.addresses = addresses;
                 self.fleet.grow();
             }
+            LinkEvent::Enough => return Err(Error::Interrupted("enough was measured".into())),
             LinkEvent::Panicked => return Err(Error::Bug("a thread of the sender panicked".into())),
             LinkEvent::Control(_) | LinkEvent::Complete | LinkEvent::Hopeless { .. } => {}
             LinkEvent::Violation { what, .. } => {

@@ -19,7 +19,7 @@ use crate::link::send_link::{self, Leave, SendSession};
 use crate::options::{LinkSpec, Observer, Schedule, SendOptions};
 use crate::report::Event;
 use crate::stats::LinkStats;
-use crate::sys;
+use crate::sys::{TcpState, tcp_state};
 use crate::wire::Address;
 
 /// All links of the session, those that are up and those that are dialled again and again.
@@ -85,6 +85,9 @@ impl Fleet {
                 let first = if is_first { connection.take() } else { None };
                 fleet.keep(candidate, first);
             }
+        } else if agreed.alone {
+            fleet.by_hand = true;
+            fleet.keep(agreed.candidate.clone(), connection.take());
         } else {
             if !agreed.control_only {
                 fleet.keep(agreed.candidate.clone(), connection.take());
@@ -191,10 +194,12 @@ impl Fleet {
                 continue;
             }
             // a kernel that does not tell has links of one connection
-            let Some(progress) = sys::tcp_progress(&connection.stream) else { continue };
+            let Ok(TcpState { acked: Some(acked), min_rtt: Some(min_rtt), .. }) = tcp_state(&connection.stream) else {
+                continue;
+            };
             look.links.push(connection.link);
-            look.acked += progress.acked;
-            look.rtt = look.rtt.min(progress.min_rtt);
+            look.acked += acked;
+            look.rtt = look.rtt.min(min_rtt);
         }
         look
     }

@@ -23,6 +23,8 @@ pub(super) struct Agreed {
     pub(super) peer: SocketAddr,
     /// The peer was reached by another way than `--link` allows; the connection must carry no chunks.
     pub(super) control_only: bool,
+    /// There shall be no other link.
+    pub(super) alone: bool,
     pub(super) layout: Layout,
     pub(super) window_chunks: u32,
     pub(super) addresses: Vec<Address>,
@@ -30,23 +32,51 @@ pub(super) struct Agreed {
 
 /// Reach the receiver and agree with it.
 pub(super) async fn agree(options: &SendOptions, session: SessionId, offer: Offer) -> Result<Agreed, Error> {
-    let key = wire::PUBLISHED_KEY;
     interfaces_exist(&options.links)?;
     limits_are_for_links(&options.bwlimit, &options.links)?;
     let target = format!("{}:{}", escape(options.host.as_bytes()), options.port);
     let deadline = Instant::now() + limits::REFUSED_RETRY;
-    let (mut stream, route, control_only) = loop {
+    let (stream, route, control_only) = loop {
         match reach(options).await {
             Ok(reached) => break reached,
             Err(unreached) if unreached.refused > 0 && Instant::now() < deadline => {
                 sleep(limits::REDIAL_MIN * 2).await;
             }
             Err(unreached) => {
-                let tried: Vec<String> = unreached.tried.iter().map(|(addr, why)| format!("{addr}: {why}")).collect();
-                return Err(Error::Network(format!("cannot reach {target}: {}", tried.join("; "))));
+                return Err(Error::Network(format!("cannot reach {target}: {}", unreached.reasons())));
             }
         }
     };
+    let candidate = |stream: &TcpStream| Ok(first_candidate(stream.local_addr()?, stream.peer_addr()?, route));
+    greet(stream, session, offer, &target, control_only, candidate).await
+}
+
+/// Agree with the receiver over this link, and no other.
+pub(super) async fn agree_over(
+    link: &Candidate,
+    options: &SendOptions,
+    session: SessionId,
+    offer: Offer,
+) -> Result<Agreed, Error> {
+    let reached = dial::first_of(link.routes.clone(), &options.sockets).await;
+    let (stream, route) = reached.map_err(|unreached| Error::Network(unreached.reasons()))?;
+    // the one that answered: there is no time for the others
+    let candidate = |_: &TcpStream| Ok(Candidate { name: link.name.clone(), routes: vec![route] });
+    let target = format!("{}:{}", escape(options.host.as_bytes()), options.port);
+    let agreed = greet(stream, session, offer, &target, false, candidate).await?;
+    Ok(Agreed { alone: true, ..agreed })
+}
+
+/// Hello and Welcome.
+async fn greet(
+    mut stream: TcpStream,
+    session: SessionId,
+    offer: Offer,
+    target: &str,
+    control_only: bool,
+    candidate: impl FnOnce(&TcpStream) -> std::io::Result<Candidate>,
+) -> Result<Agreed, Error> {
+    let key = wire::PUBLISHED_KEY;
     let lost = |e: HandshakeError| match e {
         HandshakeError::Wire(e @ WireError::Version { .. }) => Error::Refused(format!("{target}: {e}")),
         e => Error::Network(format!("no agreement with {target}: {e}")),
@@ -56,12 +86,12 @@ pub(super) async fn agree(options: &SendOptions, session: SessionId, offer: Offe
     match answer {
         Handshake::Welcome { session: theirs, layout, window_chunks, addresses } if theirs == session => {
             let peer = stream.peer_addr().map_err(|e| lost(e.into()))?;
-            let local = stream.local_addr().map_err(|e| lost(e.into()))?;
             Ok(Agreed {
-                candidate: first_candidate(local, peer, route),
+                candidate: candidate(&stream).map_err(|e| lost(e.into()))?,
                 stream,
                 peer,
                 control_only,
+                alone: false,
                 layout,
                 window_chunks,
                 addresses,
