@@ -132,14 +132,19 @@ pub fn candidates_by_hand(
     host: SocketAddr,
 ) -> Vec<Candidate> {
     let best = |local: &Local| {
-        let same = remotes.iter().find(|r| {
-            r.addr.is_ipv4() == local.ip.is_ipv4() && discover::same_network(local.ip, r.addr.ip(), local.prefix)
-        });
-        let remote = same.map_or(host, |r| r.addr);
-        (remote.is_ipv4() == local.ip.is_ipv4()).then(|| (same.is_none(), discover::route(local, remote)))
+        let mut near: Vec<SocketAddr> =
+            remotes.iter().map(|r| r.addr).filter(|a| discover::same_network(local.ip, a.ip(), local.prefix)).collect();
+        // which of the receiver's link-local addresses is at the other end of this cable only connecting can tell
+        near.sort_by_key(|a| a.ip() != host.ip());
+        near.truncate(if discover::is_link_local(local.ip) { near.len() } else { 1 });
+        let is_routed = near.is_empty();
+        if is_routed && host.is_ipv4() == local.ip.is_ipv4() {
+            near.push(host);
+        }
+        near.into_iter().map(|remote| (is_routed, discover::route(local, remote))).collect::<Vec<_>>()
     };
     let gather = |name: String, locals: Vec<&Local>| {
-        let mut routes: Vec<(bool, Route)> = locals.into_iter().filter_map(best).collect();
+        let mut routes: Vec<(bool, Route)> = locals.into_iter().flat_map(best).collect();
         routes.sort_by_key(|(routed, _)| *routed);
         Candidate { name, routes: routes.into_iter().map(|(_, route)| route).collect() }
     };

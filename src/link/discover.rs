@@ -69,7 +69,7 @@ pub fn advertise(locals: &[Local], port: u16) -> Vec<Address> {
 }
 
 /// Whether an interface may be a cable, by the names that container and tunnel software gives its own.
-fn is_cable(name: &str) -> bool {
+pub(super) fn is_cable(name: &str) -> bool {
     const NOT_CABLES: [&str; 15] = [
         "docker",
         "br-",
@@ -190,7 +190,7 @@ fn candidate(local: &Local, remotes: impl IntoIterator<Item = SocketAddr>) -> Ca
     }
 }
 
-fn is_link_local(ip: IpAddr) -> bool {
+pub(super) fn is_link_local(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
