@@ -1,7 +1,7 @@
 //! The receiving conductor: listens, builds the stages, owns the session, waits, reports. Mirrors [`crate::send`].
 //!
 //! 1. Look at the destination before listening, so that a destination that cannot be used costs nothing.
-//! 2. Listen; take the first Hello whose offer fits the destination (Welcome), and every Join of its session.
+//! 2. Listen, and answer senders that look for a receiver; take the first Hello whose offer fits the destination (Welcome), and every Join of its session.
 //! 3. Start the stages: `workers` threads open and verify chunks in any order; the flow restores the order; whoever
 //!    completes a gap hands the chunks in order to the sink, which has threads of its own.
 //! 4. When everything that Finish counts has been delivered: compare digests, let the sink finish and sync.
@@ -22,13 +22,17 @@ use tokio::task::LocalSet;
 use tokio::time::{Instant, timeout};
 
 use self::conductor::Conductor;
-use self::door::{Caller, advertised, answer_the_door, cannot_listen, first_hello, peer_name, reachable_at, refuse};
+use self::door::{
+    Caller, advertised, announced, announcer, answer_the_door, cannot_listen, first_hello, peer_name, reachable_at,
+    refuse,
+};
 use self::stages::{Stages, worker_count};
 use crate::error::Error;
-use crate::ids::LinkId;
+use crate::ids::{InstanceId, LinkId};
 use crate::limits;
+use crate::link::cables::Cables;
 use crate::link::watch::{Interrupts, Watch};
-use crate::link::{describe_io, handshake, listen};
+use crate::link::{describe_io, dial, handshake, listen};
 use crate::manifest::Draft;
 use crate::options::{Destination, RecvOptions, Window};
 use crate::report::{Event, ManifestReport, Report};
@@ -87,13 +91,20 @@ async fn converse(
         Interrupts::listen().map_err(|e| Error::Bug(format!("cannot listen for signals: {}", describe_io(&e))))?;
     let listener = listen::listen(options.listen, options.port).map_err(|e| cannot_listen(&options, &e))?;
     let port = listener.local_addr().map_or(options.port, |a| a.port());
-    (options.observer)(Event::Listening { addrs: reachable_at(&options, port) });
+    let cables = Cables::watched();
+    let instance =
+        InstanceId(dial::fresh_nonce().map_err(|e| Error::Bug(format!("no random bytes: {}", describe_io(&e))))?);
+    let announcer = announcer(&options, instance, port, &cables);
+    let code = announcer.as_ref().map(|_| instance.code());
+    (options.observer)(Event::Listening { addrs: reachable_at(&options, port), code });
 
     let (call, mut callers) = mpsc::unbounded_channel();
     tokio::task::spawn_local(answer_the_door(listener, call, options.observer.clone()));
     let (first, offer) = tokio::select! {
         first = first_hello(&mut callers) => first,
         signal = interrupts.next() => return Err(Error::Interrupted(format!("{signal} while waiting for a sender"))),
+        // with the first sender it is dropped, and answers no other
+        never = announced(announcer) => match never {},
     };
     let Caller { mut stream, peer, message, .. } = first;
     let Handshake::Hello { session, .. } = message else { unreachable!("first_hello returns a Hello") };
@@ -113,7 +124,7 @@ async fn converse(
     };
     let window = Window::chosen(options.window_chunks, memory_available());
     let (events, mut inbox) = mpsc::unbounded_channel();
-    let stages = match Stages::start(session, window, &sink, stats.clone(), events) {
+    let stages = match Stages::start(session, window, &sink, stats.clone(), events, cables) {
         Ok(stages) => stages,
         Err(error) => {
             refuse(&mut stream, &error).await;

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
+use crate::ids::InstanceCode;
 use crate::limits;
 use crate::options::{Compress, LinkSpec};
 
@@ -58,6 +59,10 @@ pub fn compress(text: &str) -> Result<Compress, String> {
 
 pub fn listen(text: &str) -> Result<IpAddr, String> {
     unbracketed(text).parse().map_err(|_| "not an IP address (the port goes into --port)".to_owned())
+}
+
+pub fn code(text: &str) -> Result<InstanceCode, String> {
+    text.parse().map_err(|_| "not a code like 7KQ-4M2, which 'blast recv' shows".to_owned())
 }
 
 /// `90`, `90s`, `10m`, `2h`, `1d`: at least a second.
