@@ -205,8 +205,39 @@ pub const PENDING_PER_ADDRESS_MAX: usize = 8;
 /// Connections of one link that the sender dials at once.
 pub const DIALS_AT_ONCE: usize = 4;
 
-/// The port both sides use unless told otherwise.
+/// The port both sides use unless told otherwise. Receivers that wait are asked for on this UDP port, whatever TCP port
+/// they listen on.
 pub const PORT: u16 = 7411;
+
+/// When receivers are asked for, from the start on; after the last every [`ASK_AGAIN`].
+pub const ASK_AT: [Duration; 4] =
+    [Duration::ZERO, Duration::from_millis(100), Duration::from_millis(300), Duration::from_millis(700)];
+/// See [`ASK_AT`].
+pub const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// How long answers are gathered, so that a second receiver is not overlooked: so long from the start, …
+pub const ANSWERS_IN: Duration = Duration::from_secs(1);
+/// … and so long after the first answer, which other interfaces follow.
+pub const ANSWERS_AFTER_FIRST: Duration = Duration::from_millis(300);
+
+/// How long receivers are asked for if none answers, since scripts start both ends at once.
+pub const ASK_FOR: Duration = Duration::from_secs(10);
+
+/// Receivers that are listed; whoever floods us with answers gets no more memory.
+pub const FOUND_MAX: usize = 64;
+/// Addresses kept of one receiver.
+pub const FOUND_ADDRESSES_MAX: usize = 64;
+
+/// Sockets that a sender asks with, one for each of its addresses.
+pub const ASKING_MAX: usize = 128;
+
+/// Answers that a waiting receiver gives at once at most, …
+pub const ANSWERS_BURST: u32 = 256;
+/// … and in a second in the long run.
+pub const ANSWERS_PER_SECOND: u32 = 64;
+
+/// Bytes of a host's name, as Linux has it.
+pub const HOST_NAME_MAX: usize = 64;
 
 const _: () = assert!(CHUNK_LEN.is_power_of_two() && CHUNK_LEN >= 1024);
 const _: () = assert!(CHUNK_LEN.is_multiple_of(WRITE_LEN));
@@ -221,3 +252,4 @@ const _: () = assert!(PATH_LEN_MAX * 2 + TARGET_LEN_MAX < PAX_LEN_MAX);
 const _: () = assert!(PAX_LEN_MAX + 4 * 512 <= CHUNK_LEN);
 const _: () = assert!(HEDGE_MAX.as_millis() < IDLE_TIMEOUT.as_millis());
 const _: () = assert!(HEARTBEAT.as_millis() * 3 < IDLE_TIMEOUT.as_millis());
+const _: () = assert!(ANSWERS_IN.as_millis() < ASK_FOR.as_millis());

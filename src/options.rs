@@ -7,8 +7,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::error::Error;
+use crate::ids::InstanceCode;
 use crate::limits;
-use crate::report::Event;
+use crate::report::{Event, Found};
 
 /// How chunks are spread over links.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -140,11 +142,26 @@ impl Sources {
 /// Called for everything worth telling while a transfer runs, from any thread; it must not block for long.
 pub type Observer = Arc<dyn Fn(Event) + Send + Sync>;
 
+/// Called with every receiver that was found, at least one: which of them is meant, or why none is. It may wait for a
+/// person.
+pub type Choose = Arc<dyn Fn(&[Found]) -> Result<usize, Error> + Send + Sync>;
+
+/// How a receiver is found that nobody named.
+#[derive(Clone)]
+pub struct Find {
+    /// Only the one that shows this.
+    pub code: Option<InstanceCode>,
+    /// Who decides. Anybody on the networks can answer, so somebody must.
+    pub choose: Choose,
+}
+
 /// The sending side of a transfer.
 #[derive(Clone)]
 pub struct SendOptions {
     /// What is sent.
     pub sources: Sources,
+    /// Find the receiver on the directly attached networks; `host` and `port` are not used then.
+    pub find: Option<Find>,
     /// The receiver's name or address, as given.
     pub host: String,
     /// The receiver's port.
@@ -203,6 +220,8 @@ pub struct RecvOptions {
     pub port: u16,
     /// For every socket.
     pub sockets: SocketOptions,
+    /// Senders cannot find it, they must name it.
+    pub hidden: bool,
     /// With every link silent, how long to wait for one.
     pub timeout: Duration,
     /// Chunks this side holds at most, 1 to [`limits::WINDOW_MAX`]; `None` lets the program choose, see
@@ -256,6 +275,7 @@ impl SendOptions {
     pub fn new(sources: Sources, host: &str) -> SendOptions {
         SendOptions {
             sources,
+            find: None,
             host: host.to_owned(),
             port: limits::PORT,
             links: Vec::new(),
@@ -280,6 +300,7 @@ impl RecvOptions {
             bind: None,
             port: limits::PORT,
             sockets: SocketOptions::default(),
+            hidden: false,
             timeout: limits::TIMEOUT_DEFAULT,
             window_chunks: None,
             manifest: None,

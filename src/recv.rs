@@ -1,7 +1,7 @@
 //! The receiving conductor: listens, builds the stages, owns the session, waits, reports. Mirrors [`crate::send`].
 //!
 //! 1. Look at the destination before listening, so that a destination that cannot be used costs nothing.
-//! 2. Listen; take the first Hello whose offer fits the destination (Welcome), and every Join of its session.
+//! 2. Listen, and answer senders that look for a receiver; take the first Hello whose offer fits the destination (Welcome), and every Join of its session.
 //! 3. Start the stages: `workers` threads open and verify chunks in any order; the flow restores the order; whoever
 //!    completes a gap hands the chunks in order to the sink, which has threads of its own.
 //! 4. When everything that Finish counts has been delivered: compare digests, let the sink finish and sync.
@@ -22,14 +22,17 @@ use tokio::task::LocalSet;
 use tokio::time::{Instant, timeout};
 
 use self::conductor::Conductor;
-use self::door::{Caller, Door, advertised, answer_the_door, cannot_listen, peer_name, reachable_at, refuse};
+use self::door::{
+    Caller, Door, advertised, announced, announcer, answer_the_door, cannot_listen, peer_name, reachable_at, refuse,
+};
 use self::stages::{Stages, worker_count};
 use crate::error::Error;
-use crate::ids::LinkId;
+use crate::ids::{InstanceId, LinkId};
 use crate::limits;
+use crate::link::cables::Cables;
 use crate::link::listen::Pending;
 use crate::link::watch::{Interrupts, Watch};
-use crate::link::{describe_io, handshake, listen, socket};
+use crate::link::{describe_io, dial, handshake, listen, socket};
 use crate::manifest::Draft;
 use crate::options::{Destination, RecvOptions, Window};
 use crate::report::{Event, ManifestReport, Report};
@@ -90,7 +93,12 @@ async fn converse(
     let listener = listen::listen(options.bind.as_ref(), options.port, &options.sockets)
         .map_err(|e| cannot_listen(&options, &e))?;
     let port = listener.local_addr().map_or(options.port, |a| a.port());
-    (options.observer)(Event::Listening { addrs: reachable_at(&options, port) });
+    let cables = Cables::watched();
+    let instance =
+        InstanceId(dial::fresh_nonce().map_err(|e| Error::Bug(format!("no random bytes: {}", describe_io(&e))))?);
+    let mut announcer = announcer(&options, instance, port, &cables);
+    let code = announcer.as_ref().map(|_| instance.code());
+    (options.observer)(Event::Listening { addrs: reachable_at(&options, port), code });
 
     let (call, callers) = mpsc::unbounded_channel();
     let pending = Pending::default();
@@ -98,17 +106,19 @@ async fn converse(
     for listener in std::iter::once(listener).chain(beside) {
         tokio::task::spawn_local(answer_the_door(listener, pending.clone(), call.clone(), options.observer.clone()));
     }
-    let mut door = Door { port, callers, waiting: None };
+    let mut door = Door { port, callers, waiting: None, cables };
     loop {
         let (first, offer) = tokio::select! {
             first = door.first_hello() => first,
             signal = interrupts.next() => return Err(Error::Interrupted(format!("{signal} while waiting for a sender"))),
+            // only while nobody is served
+            never = announced(announcer.as_mut()) => match never {},
         };
         if offer != Offer::Measure {
             return serve(
                 &options,
                 stats,
-                Task::Transfer { prepared, manifest, offer },
+                Some(Transfer { prepared, manifest, offer }),
                 first,
                 &mut door,
                 &mut interrupts,
@@ -117,7 +127,7 @@ async fn converse(
         }
         (options.observer)(Event::Measured { peer: first.peer });
         let quiet = RecvOptions { observer: Arc::new(|_| {}), ..options.clone() };
-        match serve(&quiet, Arc::default(), Task::Measure, first, &mut door, &mut interrupts).await {
+        match serve(&quiet, Arc::default(), None, first, &mut door, &mut interrupts).await {
             Err(error @ Error::Interrupted(_)) if door.waiting.is_none() => return Err(error),
             // however it ended, nothing was received and the next one is waited for
             _ => {}
@@ -125,19 +135,18 @@ async fn converse(
     }
 }
 
-/// What a session is for.
-enum Task {
-    /// To receive something.
-    Transfer { prepared: Prepared, manifest: Option<Manifest>, offer: Offer },
-    /// To let the sender see how fast its links are.
-    Measure,
+/// What is received.
+struct Transfer {
+    prepared: Prepared,
+    manifest: Option<Manifest>,
+    offer: Offer,
 }
 
-/// One session, from its first connection on.
+/// One session, from its first connection on. Without anything to receive it lets the sender see how fast its links are.
 async fn serve(
     options: &RecvOptions,
     stats: Arc<Stats>,
-    task: Task,
+    transfer: Option<Transfer>,
     first: Caller,
     door: &mut Door,
     interrupts: &mut Interrupts,
@@ -148,15 +157,15 @@ async fn serve(
     let began = Instant::now();
     let (fail, mut failure) = mpsc::unbounded_channel();
     let on_error = Box::new(move |error| drop(fail.send(error)));
-    let measuring = matches!(task, Task::Measure);
-    let (opened, manifest) = match task {
-        Task::Transfer { prepared, manifest, offer } => {
+    let measuring = transfer.is_none();
+    let (opened, manifest) = match transfer {
+        Some(Transfer { prepared, manifest, offer }) => {
             let opened = prepared
                 .layout(&offer)
                 .and_then(|layout| Ok((layout, prepared.open(&offer, stats.clone(), worker_count(), on_error)?)));
             (opened, manifest)
         }
-        Task::Measure => (sink::discard(stats.clone(), on_error).map(|sink| (Layout::Raw, sink)), None),
+        None => (sink::discard(stats.clone(), on_error).map(|sink| (Layout::Raw, sink)), None),
     };
     let (layout, sink) = match opened {
         Ok(opened) => opened,
@@ -167,7 +176,7 @@ async fn serve(
     };
     let window = Window::chosen(options.window_chunks, memory_available());
     let (events, mut inbox) = mpsc::unbounded_channel();
-    let stages = match Stages::start(session, window, &sink, stats.clone(), events) {
+    let stages = match Stages::start(session, window, &sink, stats.clone(), events, door.cables.clone()) {
         Ok(stages) => stages,
         Err(error) => {
             refuse(&mut stream, &error).await;

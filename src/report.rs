@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::error::ExitCode;
-use crate::ids::Digest;
+use crate::ids::{Digest, InstanceCode};
 use crate::stats::StageTimes;
 pub use limit::{End, Limit, Limited, limit};
 
@@ -268,6 +268,17 @@ impl Report {
     }
 }
 
+/// A receiver that waits and was found without an address.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// What its host calls itself, raw bytes; escape before printing.
+    pub host: Vec<u8>,
+    /// Where it can be dialled, best first; never empty.
+    pub addrs: Vec<SocketAddr>,
+    /// What it shows.
+    pub code: InstanceCode,
+}
+
 /// Something worth telling while a transfer runs.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Event {
@@ -275,6 +286,13 @@ pub enum Event {
     Listening {
         /// Addresses with the port.
         addrs: Vec<SocketAddr>,
+        /// What a sender that finds the receiver by itself must show; nothing if it cannot be found.
+        code: Option<InstanceCode>,
+    },
+    /// No sender can find this receiver by itself.
+    NotAnnounced {
+        /// Why.
+        why: String,
     },
     /// The two ends have agreed to begin.
     Connected {

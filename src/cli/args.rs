@@ -5,6 +5,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
@@ -13,13 +14,16 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use super::misuse::Misuse;
 use super::target::target;
 use super::values::{
-    BwlimitTyped, Streams, bind, bwlimit, compress, congestion, dscp, duration, link, streams, window,
+    BwlimitTyped, Streams, bind, bwlimit, code, compress, congestion, dscp, duration, link, streams, window,
 };
-use crate::error::escape;
+use crate::error::{Error, escape};
+use crate::ids::InstanceCode;
 use crate::limits;
 use crate::options::{
-    Bind, Compress, Destination, LinkSpec, RecvOptions, Schedule, SendOptions, SocketOptions, Sources, VerifyOptions,
+    Bind, Compress, Destination, Find, LinkSpec, RecvOptions, Schedule, SendOptions, SocketOptions, Sources,
+    VerifyOptions,
 };
+use crate::report::Found;
 
 /// How much is said on standard error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
@@ -74,7 +78,8 @@ const SEND_HELP: &str = "\
 Arguments:
   SRC...       What to send: directories, files, or - alone for standard input
   HOST[:PORT]  The machine where 'blast recv' runs, and its port if not 7411;
-               an IPv6 address with a port needs brackets: [fd00::1]:7000
+               an IPv6 address with a port needs brackets: [fd00::1]:7000;
+               or auto, to find the receiver on the directly attached networks
 
 Options:
 {options}
@@ -134,6 +139,9 @@ struct SendTyped {
     /// find all shared networks)
     #[arg(long = "link", value_name = "IFACE|ADDR|IFACE=ADDR|!IFACE", value_parser = link)]
     links: Vec<LinkSpec>,
+    /// With auto: take only the receiver that shows this code, and do not ask
+    #[arg(long, value_name = "CODE", value_parser = code)]
+    code: Option<InstanceCode>,
     /// Connections on each link, or as many as measuring finds to pay (default: auto)
     #[arg(long, value_name = "auto|N", value_parser = streams)]
     streams: Option<Streams>,
@@ -168,6 +176,9 @@ struct RecvTyped {
     /// Listen on this port; 0 takes a free one and prints it (default: 7411)
     #[arg(long, short, value_name = "PORT")]
     port: Option<u16>,
+    /// Do not answer 'blast send SRC... auto'; a sender must name this machine
+    #[arg(long)]
+    hidden: bool,
     #[command(flatten)]
     common: CommonTyped,
 }
@@ -299,6 +310,13 @@ fn send(typed: SendTyped, exists: &dyn Fn(&Path) -> bool) -> Result<SendOptions,
     };
     let mut options = SendOptions::new(sources, &target.host);
     options.port = target.port;
+    if target.auto {
+        // who decides is not known here, and until then nobody does
+        let choose = Arc::new(|_: &[Found]| Err(Error::Refused("nobody confirmed the receiver".to_owned())));
+        options.find = Some(Find { code: typed.code, choose });
+    } else if typed.code.is_some() {
+        return Err(Misuse::new("--code needs auto in place of HOST", "blast send --code CODE SRC... auto"));
+    }
     options.links = typed.links;
     options.streams = typed.streams.and_then(|streams| streams.0);
     options.compress = typed.compress.unwrap_or_default();
@@ -338,6 +356,7 @@ fn recv(typed: RecvTyped) -> Result<RecvOptions, Misuse> {
     };
     options.bind = bind;
     options.sockets = typed.common.sockets();
+    options.hidden = typed.hidden;
     options.timeout = typed.common.timeout.unwrap_or(options.timeout);
     options.window_chunks = typed.common.window;
     options.manifest = typed.common.manifest;
@@ -447,9 +466,13 @@ mod tests {
             ("send ./x:9 host:/path:9 h:1", "h", 1),
             ("send -- -rf h", "h", 7411),
             ("send -q -- --help h", "h", 7411),
+            ("send data auto.", "auto.", 7411),
+            ("send data auto.:9", "auto.", 9),
+            ("send auto h", "h", 7411),
         ] {
             let options = sent(line);
             assert_eq!((options.host.as_str(), options.port), (host, port), "{line}");
+            assert!(options.find.is_none(), "{line}");
         }
         assert_eq!(sent("send x:9 h").sources, Sources::Paths(vec!["x:9".into()]));
         assert_eq!(sent("send -- -rf h").sources, Sources::Paths(vec!["-rf".into()]));
@@ -457,6 +480,23 @@ mod tests {
         assert_eq!(sent("send - h").sources, Sources::Stdin);
         assert_eq!(sent("send -- - h").sources, Sources::Stdin);
         assert_eq!(sent("send ./- h").sources, Sources::Paths(vec!["./-".into()]));
+    }
+
+    #[test]
+    fn auto_asks_to_find_the_receiver_and_a_code_says_which() {
+        assert!(sent("send data auto").find.is_some_and(|find| find.code.is_none()));
+        for typed in ["7KQ-4M2", "7kq4m2"] {
+            let find = sent(&format!("send data --code {typed} auto")).find;
+            assert_eq!(find.and_then(|find| find.code), "7KQ-4M2".parse().ok(), "{typed}");
+        }
+        assert!(received("recv --hidden d").hidden && !received("recv d").hidden);
+        let here =
+            |line: [&str; 3]| parse(["blast"].iter().chain(&line).map(OsString::from), &|p| p == Path::new("auto"));
+        let Err(misuse) = here(["send", "a", "auto"]) else { panic!("the file was overlooked") };
+        assert!(
+            misuse.what.contains("'auto' is a file or directory here") && misuse.hint.contains("./auto"),
+            "{misuse:?}"
+        );
     }
 
     #[test]
@@ -468,6 +508,11 @@ mod tests {
             ("send -", "HOST is missing", "blast send SRC"),
             ("send h:7411", "SRC is missing", "blast send SRC"),
             ("send a data", "'data' is a file or directory here", "data:7411"),
+            ("send auto", "SRC is missing", "blast send SRC"),
+            ("send a auto:7411", "auto finds the receiver with its port", "auto.:7411"),
+            ("send a auto:/x", "cannot start the receiver over ssh", "on auto type"),
+            ("send a h --code 7KQ-4M2", "--code needs auto", "blast send --code CODE SRC... auto"),
+            ("send a auto --code 7KQ", "a code like 7KQ-4M2", "--help"),
             ("send a /b", "'/b' is a path", "blast send SRC"),
             ("send a ./b", "is a path", "blast send SRC"),
             ("send a .", "is a path", "blast send SRC"),

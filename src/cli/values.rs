@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroU64;
 use std::time::Duration;
 
+use crate::ids::InstanceCode;
 use crate::limits;
 use crate::options::{Bind, Compress, LinkSpec};
 
@@ -110,6 +111,10 @@ pub fn bind(text: &str) -> Result<(Bind, Option<u16>), String> {
         Some((ip, zone)) => Ok((Bind::Address(ip, zone.map(str::to_owned)), port)),
         None => Ok((Bind::Interface(interface_name(place).ok_or_else(wrong)?.to_owned()), port)),
     }
+}
+
+pub fn code(text: &str) -> Result<InstanceCode, String> {
+    text.parse().map_err(|_| "not a code like 7KQ-4M2, which 'blast recv' shows".to_owned())
 }
 
 /// `90`, `90s`, `10m`, `2h`, `1d`: at least a second.

@@ -36,15 +36,21 @@ pub fn first_routes(specs: &[LinkSpec], locals: &[Local], hosts: &[SocketAddr], 
 /// The links that are named, now that the receiver's addresses are known.
 pub fn candidates(specs: &[LinkSpec], locals: &[Local], remotes: &[Address], host: SocketAddr) -> Vec<Candidate> {
     let best = |local: &Local| {
-        let same = remotes.iter().find(|r| r.addr.is_ipv4() == local.ip.is_ipv4() && is_near(local, r.addr.ip()));
-        let remote = same.map_or(host, |r| r.addr);
-        (remote.is_ipv4() == local.ip.is_ipv4()).then(|| (same.is_none(), discover::route(local, remote)))
+        let mut near: Vec<SocketAddr> = remotes.iter().map(|r| r.addr).filter(|a| is_near(local, a.ip())).collect();
+        // which of the receiver's link-local addresses is at the other end of this cable only connecting can tell
+        near.sort_by_key(|a| a.ip() != host.ip());
+        near.truncate(if is_link_local(local.ip) { near.len() } else { 1 });
+        let is_routed = near.is_empty();
+        if is_routed && host.is_ipv4() == local.ip.is_ipv4() {
+            near.push(host);
+        }
+        near.into_iter().map(|remote| (is_routed, discover::route(local, remote))).collect::<Vec<_>>()
     };
     let all = |spec: &LinkSpec| {
         let routes = match meant(spec, locals, &[host]) {
             Meant::Nothing => return None,
             Meant::Locals(locals) => {
-                let mut routes: Vec<(bool, Route)> = locals.into_iter().filter_map(best).collect();
+                let mut routes: Vec<(bool, Route)> = locals.into_iter().flat_map(best).collect();
                 routes.sort_by_key(|(routed, _)| *routed);
                 routes.into_iter().map(|(_, route)| route).collect()
             }

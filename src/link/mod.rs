@@ -7,6 +7,7 @@
 //! | [`by_hand`] | the links that `--link` names |
 //! | [`cables`] | the same kept current: a cable that is pulled, or plugged in again |
 //! | [`socket`] | options every connection gets; connecting bound to an interface |
+//! | [`announce`] | finding a receiver that waits, and answering as one |
 //! | [`dial`] | a name to a first connection; one place to dial after the other, again after a loss |
 //! | [`listen`] | the listening socket, and who may be waiting in its handshake |
 //! | [`handshake`] | Hello and Welcome, Join and Joined, before frames begin |
@@ -21,6 +22,7 @@
 //! await. Work on the bytes of a chunk (digest, compression) happens in threads; queues into them are as long as the
 //! buffer pool, so handing over never blocks the runtime.
 
+pub mod announce;
 pub mod by_hand;
 pub mod cables;
 pub mod dial;

@@ -1,5 +1,6 @@
 //! Where senders knock: the address they are given, the first message of each connection, and how one is turned away.
 
+use std::convert::Infallible;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -9,6 +10,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use crate::error::{Error, ExitCode, escape};
+use crate::ids::InstanceId;
+use crate::link::announce::{Announcer, Waiting};
+use crate::link::cables::Cables;
 use crate::link::handshake::{self, HandshakeError};
 use crate::link::listen::{self, Pending, PendingPlace};
 use crate::link::{describe_io, discover, interfaces, socket};
@@ -121,6 +125,33 @@ pub(super) fn peer_name(peer: SocketAddr) -> String {
     discover::canonical(peer.ip()).to_string()
 }
 
+/// What answers senders that look for a receiver, if they may find this one and there is a network to ask on.
+pub(super) fn announcer(
+    options: &RecvOptions,
+    instance: InstanceId,
+    port: u16,
+    cables: &Arc<Cables>,
+) -> Option<Announcer> {
+    if options.hidden {
+        return None;
+    }
+    let (only, interface) = match &options.bind {
+        None => (None, None),
+        Some(Bind::Address(ip, _)) => (Some(*ip), None),
+        Some(Bind::Interface(name)) => (None, Some(name.clone())),
+    };
+    let opened = Announcer::open(Waiting { instance, port, only, interface }, cables.clone());
+    opened.map_err(|why| (options.observer)(Event::NotAnnounced { why })).ok()
+}
+
+/// Answer for as long as this is awaited.
+pub(super) async fn announced(announcer: Option<&mut Announcer>) -> Infallible {
+    match announcer {
+        Some(announcer) => announcer.answer().await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Accept connections and hear each one's first message, a bounded number at a time.
 pub(super) async fn answer_the_door(
     listener: TcpListener,
@@ -168,6 +199,8 @@ pub(super) struct Door {
     pub(super) callers: UnboundedReceiver<Caller>,
     /// One for whom another session ended.
     pub(super) waiting: Option<Caller>,
+    /// Our interfaces.
+    pub(super) cables: Arc<Cables>,
 }
 
 impl Door {

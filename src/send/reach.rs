@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use tokio::net::TcpStream;
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
 use crate::error::{Error, ExitCode, escape, escape_words};
@@ -11,8 +12,9 @@ use crate::limits;
 use crate::link::discover::{self, Candidate};
 use crate::link::handshake::{self, HandshakeError};
 use crate::link::socket::Route;
-use crate::link::{by_hand, describe_io, dial};
-use crate::options::{Bwlimit, LinkSpec, SendOptions};
+use crate::link::{announce, by_hand, describe_io, dial};
+use crate::options::{Bwlimit, Find, LinkSpec, SendOptions};
+use crate::report::Found;
 use crate::wire::{self, Address, Handshake, Layout, Offer, WireError};
 
 /// The first connection, after Welcome.
@@ -34,10 +36,16 @@ pub(super) struct Agreed {
 pub(super) async fn agree(options: &SendOptions, session: SessionId, offer: Offer) -> Result<Agreed, Error> {
     interfaces_exist(&options.links)?;
     limits_are_for_links(&options.bwlimit, &options.links)?;
-    let target = format!("{}:{}", escape(options.host.as_bytes()), options.port);
+    let (target, found) = match &options.find {
+        None => (format!("{}:{}", escape(options.host.as_bytes()), options.port), None),
+        Some(find) => {
+            let found = choose(options, find).await?;
+            (format!("{} ({})", escape(&found.host), found.addrs[0]), Some(found.addrs))
+        }
+    };
     let deadline = Instant::now() + limits::REFUSED_RETRY;
     let (stream, route, control_only) = loop {
-        match reach(options).await {
+        match reach(options, found.as_deref()).await {
             Ok(reached) => break reached,
             Err(unreached) if unreached.refused > 0 && Instant::now() < deadline => {
                 sleep(limits::REDIAL_MIN * 2).await;
@@ -108,6 +116,32 @@ async fn greet(
     }
 }
 
+/// Find the receivers that wait, and let the one that is meant be chosen.
+async fn choose(options: &SendOptions, find: &Find) -> Result<Found, Error> {
+    let sought = announce::seek(&options.links, find.code).await;
+    let sought = sought.map_err(|e| Error::Network(format!("cannot look for a receiver: {}", describe_io(&e))))?;
+    let asked = sought.asked.iter().map(|name| escape(name.as_bytes())).collect::<Vec<_>>().join(", ");
+    let found: Vec<Found> =
+        sought.answered.into_iter().map(|a| Found { host: a.host, addrs: a.addrs, code: a.instance.code() }).collect();
+    let (mut meant, others): (Vec<Found>, Vec<Found>) =
+        found.into_iter().partition(|found| find.code.is_none_or(|code| found.code == code));
+    if meant.is_empty() {
+        return Err(Error::NotFound(match (&others[..], &asked[..], find.code) {
+            (_, "", _) => "cannot look for a receiver: no interface here takes multicast".to_owned(),
+            ([], asked, _) => format!("no receiver answered (asked over {asked})"),
+            (others, asked, code) => format!(
+                "no receiver has the code {}; others answered: {} (asked over {asked})",
+                code.map(|code| code.to_string()).unwrap_or_default(),
+                others.iter().map(|o| format!("{} {}", escape(&o.host), o.code)).collect::<Vec<_>>().join(", ")
+            ),
+        }));
+    }
+    // a person may take their time, and a signal must still be heard
+    let choose = find.choose.clone();
+    let chosen = spawn_blocking(move || choose(&meant).map(|at| meant.swap_remove(at))).await;
+    chosen.map_err(|e| Error::Bug(format!("nobody could choose a receiver: {e}")))?
+}
+
 /// An interface that `--link` names and that is not there, or has no address, is a typing error.
 pub(super) fn interfaces_exist(links: &[LinkSpec]) -> Result<(), Error> {
     links.iter().try_for_each(|link| match link {
@@ -153,14 +187,21 @@ fn limits_are_for_links(bwlimit: &Bwlimit, links: &[LinkSpec]) -> Result<(), Err
 
 /// A first connection along the ways that `--link` allows, or, if none of them leads to the address given, along
 /// another that is used for control only.
-pub(super) async fn reach(options: &SendOptions) -> Result<(TcpStream, Route, bool), dial::Unreached> {
-    let hosts = match dial::resolve(&options.host, options.port).await {
-        Ok(hosts) => hosts,
-        Err(e) => {
-            let tried = vec![(escape(options.host.as_bytes()), describe_io(&e))];
-            return Err(dial::Unreached { tried, refused: 0 });
-        }
+async fn reach(
+    options: &SendOptions,
+    found: Option<&[SocketAddr]>,
+) -> Result<(TcpStream, Route, bool), dial::Unreached> {
+    let hosts = match found {
+        Some(found) => found.to_vec(),
+        None => match dial::resolve(&options.host, options.port).await {
+            Ok(hosts) => hosts,
+            Err(e) => {
+                let tried = vec![(escape(options.host.as_bytes()), describe_io(&e))];
+                return Err(dial::Unreached { tried, refused: 0 });
+            }
+        },
     };
+    let port = hosts.first().map_or(options.port, SocketAddr::port);
     let locals = discover::locals().unwrap_or_default();
     if !LinkSpec::by_hand(&options.links) {
         let routes = hosts.into_iter().map(Route::to).collect();
@@ -169,7 +210,7 @@ pub(super) async fn reach(options: &SendOptions) -> Result<(TcpStream, Route, bo
         let is_left_out = ours.is_some_and(|own| LinkSpec::left_out(&options.links).contains(&own.interface));
         return Ok((stream, route, is_left_out));
     }
-    let routes = by_hand::first_routes(&options.links, &locals, &hosts, options.port);
+    let routes = by_hand::first_routes(&options.links, &locals, &hosts, port);
     match dial::first_of(routes, &options.sockets).await {
         Ok((stream, route)) => Ok((stream, route, false)),
         Err(by_hand) => match dial::first_of(hosts.into_iter().map(Route::to).collect(), &options.sockets).await {

@@ -2,7 +2,7 @@
 
 use super::address::{self, Address};
 use super::codec::{self, Fields, bounded};
-use super::{PUBLISHED_KEY, TagKey, VERSION, WireError};
+use super::{MAGIC, PUBLISHED_KEY, TagKey, VERSION, WireError};
 use crate::error::ExitCode;
 use crate::ids::{LinkId, SessionId};
 use crate::limits::{HANDSHAKE_MAX, NAME_LEN_MAX, REASON_MAX, WINDOW_MAX};
@@ -10,7 +10,6 @@ use crate::limits::{HANDSHAKE_MAX, NAME_LEN_MAX, REASON_MAX, WINDOW_MAX};
 /// Bytes of a handshake message before its body.
 pub const PREFIX_LEN: usize = 16;
 
-const MAGIC: [u8; 8] = *b"blast\r\n\0";
 const MAC_LEN: usize = 16;
 
 const KIND_HELLO: u8 = 1;

@@ -124,8 +124,35 @@
 //! number 2, and for each, in ascending order: stage 1 ([`crate::stats::Stage`]), reserved 1, threads 2, and in
 //! nanoseconds the time at work 8, waiting for input 8, waiting for output 8, each summed over the threads, and that of
 //! the busiest thread at work 8.
+//!
+//! # Before a session: finding a receiver
+//!
+//! A sender that was given no address asks, from a UDP port of its own and on every interface, the groups [`GROUP_V4`]
+//! (TTL 1) and [`GROUP_V6`] at UDP port [`PORT`](crate::limits::PORT); a receiver that waits for a sender has joined both
+//! on every interface and answers to where a query came from. It answers only to addresses of its own networks and to
+//! link-local ones, and not without bound. Every datagram is [`DATAGRAM_LEN`] bytes, a query too, so that a receiver
+//! amplifies nothing:
+//!
+//! | at | bytes | field | in a query |
+//! |---|---|---|---|
+//! | 0 | 8 | magic, as of handshake messages | |
+//! | 8 | 2 | [`ANNOUNCE_VERSION`]; another version's are ignored | |
+//! | 10 | 1 | kind: 0x51 Query, 0x52 Answer | |
+//! | 11 | 1 | length of the host's name, at most [`HOST_NAME_MAX`](crate::limits::HOST_NAME_MAX) | 0 |
+//! | 12 | 2 | the receiver's TCP port | 0 |
+//! | 14 | 2 | reserved | |
+//! | 16 | 16 | nonce, chosen by the sender, repeated in the answer | |
+//! | 32 | 16 | instance: random bytes of the receiver process | 0 |
+//! | 48 | 64 | the host's name, then zeros | 0 |
+//! | 112 | 16 | tag of everything before it | |
+//!
+//! Answers with one instance are of one receiver, whichever addresses they come from. What people compare is the
+//! instance's code ([`InstanceCode`](crate::ids::InstanceCode)): the first 30 bits of BLAKE3 `derive_key` of the instance
+//! under the context `blast code of a waiting receiver, version 1`, five at a time from the lowest, in Crockford's base 32. The
+//! tag's key is the published one, and a code can be repeated by whoever hears it: this finds mistakes, not attackers.
 
 mod address;
+mod announce;
 mod codec;
 mod control;
 mod error;
@@ -136,6 +163,7 @@ mod note;
 mod tests;
 
 pub use address::{ADDRESSES_MAX, Address, is_sendable};
+pub use announce::{ANNOUNCE_VERSION, Announce, DATAGRAM_LEN, GROUP_V4, GROUP_V6, decode_announce, encode_announce};
 pub use control::{Ack, Commit, Control, Finish, decode_control};
 pub use error::WireError;
 pub use handshake::{
@@ -149,6 +177,9 @@ pub const HEADER_LEN: usize = 80;
 
 /// The protocol's version; both sides must have the same.
 pub const VERSION: u16 = 1;
+
+/// The first bytes of everything that begins: a connection, either way, and a datagram.
+const MAGIC: [u8; 8] = *b"blast\r\n\0";
 
 /// Keys the 16-byte tag of headers and handshake messages.
 #[derive(Clone)]

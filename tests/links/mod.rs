@@ -1,5 +1,6 @@
 //! The program on two hosts with real links between them, which are found, cut, silenced, damaged and slowed.
 
+mod auto;
 mod damage;
 mod knobs;
 mod names;

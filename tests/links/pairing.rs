@@ -282,6 +282,17 @@ fn a_receiver_that_is_bound_is_reached_there_and_nowhere_else() {
 }
 
 #[test]
+fn a_link_by_hand_may_be_a_cable_without_addresses() {
+    let Some(lab) = Lab::up(&THREE) else { return };
+    lab.on_both("ip -4 address flush dev l3");
+    lab.on_both("ip -6 address flush dev l3 scope global");
+    let carried = lab.sent(3);
+    let rows = Stream::start(&lab, Length::Bytes(12 * MB), "10.77.1.2", &["--link", "l3"], &[]).arrives().sent();
+    assert_eq!(names(&rows), ["l3"]);
+    assert!(lab.sent(3) - carried > 12 * MB, "{rows:#?}");
+}
+
+#[test]
 fn a_link_by_hand_that_does_not_exist_is_a_usage_error_that_names_those_that_do() {
     let Some(lab) = Lab::up(&["max"]) else { return };
     let refused = lab.blast(Host::A, &["send", "--link", "eth7", "/etc/hostname", "10.77.1.2"]).outcome();
