@@ -14,14 +14,14 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use super::misuse::Misuse;
 use super::target::target;
 use super::values::{
-    BwlimitTyped, Streams, bind, bwlimit, code, compress, congestion, dscp, duration, link, streams, window,
+    BwlimitTyped, Streams, bind, bwlimit, code, compress, congestion, dscp, duration, link, size, streams, window,
 };
 use crate::error::{Error, escape};
 use crate::ids::InstanceCode;
 use crate::limits;
 use crate::options::{
-    Bind, Compress, Destination, Find, LinkSpec, RecvOptions, Schedule, SendOptions, SocketOptions, Sources,
-    VerifyOptions,
+    Bind, Compress, Destination, Find, LinkSpec, LinksOptions, RecvOptions, Schedule, SendOptions, SocketOptions,
+    Sources, VerifyOptions,
 };
 use crate::report::Found;
 
@@ -51,6 +51,8 @@ pub enum Request {
     Send(SendOptions, Verbosity, Form),
     /// Receive something; the observer is not set yet.
     Recv(RecvOptions, Verbosity, Form),
+    /// Look at the links; how long would this much take?
+    Links(LinksOptions, Option<u64>, Form),
     /// Compare a tree with a manifest.
     Verify(VerifyOptions, Verbosity),
     /// Print this text and be done (`--help`, `--version`).
@@ -98,6 +100,19 @@ Options:
 {options}
 ";
 
+const LINKS_HELP: &str = "\
+{about}
+
+{usage-heading} {usage}
+
+Arguments:
+  HOST[:PORT]  The machine where 'blast recv' waits, to measure the links to it;
+               it receives nothing and goes on waiting
+
+Options:
+{options}
+";
+
 const VERIFY_HELP: &str = "\
 {about}
 
@@ -126,6 +141,9 @@ enum Command {
     /// Receive what 'blast send' sends
     #[command(override_usage = "blast recv [OPTIONS] DEST", help_template = RECV_HELP)]
     Recv(RecvTyped),
+    /// Show which links there are and, with a waiting 'blast recv', measure them
+    #[command(override_usage = "blast links [OPTIONS] [HOST[:PORT]]", help_template = LINKS_HELP)]
+    Links(LinksTyped),
     /// Read files again from the disk and compare them with a manifest, ours or b3sum's
     #[command(override_usage = "blast verify [OPTIONS] DIR --manifest FILE", help_template = VERIFY_HELP)]
     Verify(VerifyTyped),
@@ -181,6 +199,24 @@ struct RecvTyped {
     hidden: bool,
     #[command(flatten)]
     common: CommonTyped,
+}
+
+#[derive(Args)]
+struct LinksTyped {
+    #[arg(hide = true, num_args = 0..)]
+    operands: Vec<OsString>,
+    /// Look at these links only, or leave an interface out; as for send
+    #[arg(long = "link", value_name = "IFACE|ADDR|IFACE=ADDR|!IFACE", value_parser = link)]
+    links: Vec<LinkSpec>,
+    /// Say how long this much would take: bytes, or 500G, 8T
+    #[arg(long = "for", value_name = "SIZE", value_parser = size)]
+    size: Option<u64>,
+    /// Measure each link, and all together, for this long (default: 2s)
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    time: Option<Duration>,
+    /// Print one JSON object instead
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Args)]
@@ -279,6 +315,10 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, exists: &dyn Fn(&Path) ->
             let (verbosity, form) = (typed.common.verbosity(), typed.common.form());
             Ok(Request::Recv(recv(typed)?, verbosity, form))
         }
+        Command::Links(typed) => {
+            let (size, form) = (typed.size, if typed.json { Form::Json } else { Form::Text });
+            Ok(Request::Links(links(typed)?, size, form))
+        }
         Command::Verify(typed) => {
             let verbosity = Verbosity::of(typed.quiet, typed.verbose);
             Ok(Request::Verify(verify(typed)?, verbosity))
@@ -361,6 +401,25 @@ fn recv(typed: RecvTyped) -> Result<RecvOptions, Misuse> {
     options.window_chunks = typed.common.window;
     options.manifest = typed.common.manifest;
     Ok(options)
+}
+
+fn links(typed: LinksTyped) -> Result<LinksOptions, Misuse> {
+    const USAGE: &str = "blast links [HOST[:PORT]]";
+    let mut operands = typed.operands;
+    let target = match (operands.pop(), operands.is_empty()) {
+        (Some(host), true) => Some(target(&host, &|_| false)?),
+        (Some(_), false) => return Err(Misuse::new("links takes one HOST at most", USAGE)),
+        (None, _) => None,
+    };
+    if target.as_ref().is_some_and(|target| target.auto) {
+        return Err(Misuse::new("links needs the receiver's name or address, not auto", USAGE));
+    }
+    let mut options = SendOptions::new(Sources::Stdin, target.as_ref().map_or("", |target| &target.host));
+    options.port = target.as_ref().map_or(limits::PORT, |target| target.port);
+    options.links = typed.links;
+    options.streams = Some(1);
+    let time = typed.time.unwrap_or(limits::MEASURE_TIME);
+    Ok(LinksOptions { send: options, measure: target.is_some(), time })
 }
 
 fn verify(typed: VerifyTyped) -> Result<VerifyOptions, Misuse> {
@@ -552,6 +611,9 @@ mod tests {
             ("send -q -v a h", "cannot be used with", "--help"),
             ("recv", "DEST is missing", "blast recv DEST"),
             ("recv a b", "one DEST", "blast recv DEST"),
+            ("links a b", "one HOST", "blast links"),
+            ("links auto", "not auto", "blast links"),
+            ("links --for 0 h", "not a size", "--help"),
             ("verify --manifest m", "DIR is missing", "blast verify DIR"),
             ("verify a b --manifest m", "one DIR", "blast verify DIR"),
             ("verify a", "--manifest is missing", "blast verify DIR"),
@@ -636,7 +698,7 @@ mod tests {
 
     #[test]
     fn help_and_version_are_printed_and_not_errors() {
-        for line in ["--help", "-h", "send --help", "recv --help", "verify --help", "--version"] {
+        for line in ["--help", "-h", "send --help", "recv --help", "links --help", "verify --help", "--version"] {
             let Ok(Request::Print(text)) = words(line) else { panic!("{line}: not printed") };
             assert!(text.contains("blast"), "{line}: {text}");
             assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");

@@ -301,7 +301,7 @@ fn round(share: f64) -> f64 {
     (share * 1e4).round() / 1e4
 }
 
-fn line(value: &impl Serialize) -> String {
+pub(super) fn line(value: &impl Serialize) -> String {
     let json = serde_json::to_string(value).expect("numbers, texts and lists");
     let mut out = String::with_capacity(json.len() + 1);
     for c in json.chars() {

@@ -10,6 +10,7 @@ mod choose;
 mod exit;
 mod json;
 mod limited;
+mod links;
 mod misuse;
 mod progress;
 mod render;
@@ -24,8 +25,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use crate::error::{Error, ExitCode};
-use crate::options::{Destination, Find, Observer, RecvOptions, SendOptions, VerifyOptions};
+use crate::error::{Error, ExitCode, escape};
+use crate::options::{Destination, Find, LinksOptions, Observer, RecvOptions, SendOptions, VerifyOptions};
 use crate::report::{Event, Found, Report};
 use crate::stats::{Phase, Stats};
 use args::{Form, Request, Verbosity};
@@ -67,6 +68,7 @@ pub fn main() -> process::ExitCode {
                 })
             }
         }
+        Ok(Request::Links(options, size, form)) => look_at_links(&options, size, form),
         Ok(Request::Verify(options, verbosity)) => verify(&options, verbosity),
         Err(misuse) => misused(&misuse, json),
     };
@@ -117,6 +119,32 @@ fn run(
             }
             if form == Form::Json {
                 say_json(&json::failure(&e.to_string(), e.exit_code(), e.hint()), to_stdout);
+            }
+            e.exit_code()
+        }
+    }
+}
+
+/// Show the links.
+fn look_at_links(options: &LinksOptions, size: Option<u64>, form: Form) -> ExitCode {
+    let screen = Screen::new(Verbosity::Normal);
+    let tell = |what: &str| {
+        if form == Form::Text {
+            screen.say(&format!("measuring {} for {}", escape(what.as_bytes()), render::span(options.time)));
+        }
+    };
+    match crate::send::measure::run(options, &tell) {
+        Ok(survey) => {
+            match form {
+                Form::Text => out(&links::text(&survey, size)),
+                Form::Json => out(&links::to_json(&survey, size)),
+            }
+            ExitCode::Whole
+        }
+        Err(e) => {
+            screen.say(&render::failure(&e.to_string(), None, e.hint()));
+            if form == Form::Json {
+                out(&json::failure(&e.to_string(), e.exit_code(), e.hint()));
             }
             e.exit_code()
         }

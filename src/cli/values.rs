@@ -136,12 +136,23 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Bytes with a suffix, as whole chunks: K, M and G are 1024s as in GNU tools, KB, MB and GB are 1000s.
+/// Bytes with a suffix, as whole chunks.
 pub fn window(text: &str) -> Result<u32, String> {
     let wrong = || {
         let most = (limits::WINDOW_MAX as usize * limits::CHUNK_LEN) >> 30;
         format!("not a size from 1M to {most}G: type bytes, or 64M, 1G")
     };
+    let chunks = bytes(text).ok_or_else(wrong)? / limits::CHUNK_LEN as u64;
+    u32::try_from(chunks).ok().filter(|c| (1..=limits::WINDOW_MAX).contains(c)).ok_or_else(wrong)
+}
+
+/// Bytes with a suffix, at least one.
+pub fn size(text: &str) -> Result<u64, String> {
+    bytes(text).filter(|n| *n > 0).ok_or_else(|| "not a size: type bytes, or 500G, 8T, 8TB".to_owned())
+}
+
+/// K, M, G and T are 1024s as in GNU tools, KB, MB, GB and TB are 1000s.
+fn bytes(text: &str) -> Option<u64> {
     let unit_at = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, unit) = text.split_at(unit_at);
     let bytes_each: u64 = match unit.to_ascii_uppercase().as_str() {
@@ -149,14 +160,14 @@ pub fn window(text: &str) -> Result<u32, String> {
         "K" | "KIB" => 1 << 10,
         "M" | "MIB" => 1 << 20,
         "G" | "GIB" => 1 << 30,
+        "T" | "TIB" => 1 << 40,
         "KB" => 1_000,
         "MB" => 1_000_000,
         "GB" => 1_000_000_000,
-        _ => return Err(wrong()),
+        "TB" => 1_000_000_000_000,
+        _ => return None,
     };
-    let bytes = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(bytes_each)).ok_or_else(wrong)?;
-    let chunks = bytes / limits::CHUNK_LEN as u64;
-    u32::try_from(chunks).ok().filter(|c| (1..=limits::WINDOW_MAX).contains(c)).ok_or_else(wrong)
+    digits.parse::<u64>().ok()?.checked_mul(bytes_each)
 }
 
 /// One `--bwlimit`: for a link or the whole; no rate is no limit.
@@ -294,6 +305,12 @@ mod tests {
         }
         for text in ["", "M", "0", "1048575", "1025M", "2G", "1.5G", "1T", "18446744073709551616"] {
             assert!(window(text).is_err(), "{text}");
+        }
+        for (text, n) in [("1", 1), ("8T", 8 << 40), ("8TB", 8_000_000_000_000), ("500g", 500 << 30)] {
+            assert_eq!(size(text), Ok(n), "{text}");
+        }
+        for text in ["", "0", "8P", "1.5T", "99999999T"] {
+            assert!(size(text).is_err(), "{text}");
         }
     }
 

@@ -7,3 +7,4 @@ mod names;
 mod outages;
 mod pairing;
 mod rates;
+mod survey;
