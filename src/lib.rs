@@ -38,6 +38,8 @@
 //!   their share without weights or measurements. A link that dies gives its unacknowledged chunks back; when nothing
 //!   fresh may be sent, an idle link sends the lowest unacknowledged one once more, so the slowest link does not decide
 //!   when it ends.
+//! - **One connection a link, unless more pay.** Over a long way, on a bond or a very fast interface twice as many are
+//!   tried, and again, for as long as they carry a tenth more; what did not pay leaves once all it carried is settled.
 //! - **Credit is memory.** The receiver allows as many chunks as it has buffers. A number is taken only by a verified
 //!   copy and a held chunk is never dropped, so memory is the window and one buffer for each link, whatever the peer,
 //!   the disk or the network do. The window grows to twice what it begins with if it proves to be smaller than what is
@@ -86,7 +88,8 @@
 //!
 //! # What is deliberately absent
 //!
-//! - Weights, speed probes and bonding: a socket's own room is the measurement.
+//! - Weights, speed probes and bonding: a socket's own room is the measurement, and a link's number of connections is
+//!   found with the transfer's own chunks.
 //! - A control connection: it would be a link that may not die.
 //! - Reading a file again to send it again, and checksums of whole files before sending.
 //! - Replacing anything in a destination: one that holds more than empty directories is refused.

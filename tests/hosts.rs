@@ -117,6 +117,13 @@ impl Lab {
         self.on(Host::B, command);
     }
 
+    /// Set what the kernel calls a sysctl, on both hosts.
+    pub fn set(&self, key: &str, value: &str) {
+        for host in [Host::A, Host::B] {
+            run("ip", &["netns", "exec", &self.namespace(host), "sysctl", "-qw", &format!("{key}={value}")]);
+        }
+    }
+
     /// Let a host filter by these rules of nft, in the table `inet test`.
     pub fn filter(&self, host: Host, rules: &str) {
         let table = format!("table inet test {{ chain in {{ type filter hook input priority 0; {rules}; }}; }}");

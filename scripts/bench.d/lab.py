@@ -10,21 +10,49 @@ A, B = "a", "b"
 
 
 class Links:
-    def __init__(self, name, *rates, loss=None):
-        self.name, self.rates, self.loss = name, rates, loss
+    def __init__(self, name, *rates, loss=None, falls=None):
+        """`falls`: (link, rate), what that link has from half-way on."""
+        self.name, self.rates, self.loss, self.falls = name, rates, loss, falls
 
-    def bits(self):
+    def bits(self, rates=None):
         """Each link's rate in bits a second; None where there is no limit."""
         units = {"gbit": 1e9, "mbit": 1e6}
-        return [None if r == "max" else float(r[:-4]) * units[r[-4:]] for r in self.rates]
+        plain = [r.split("/")[0] for r in rates or self.rates]
+        return [None if r == "max" else float(r[:-4]) * units[r[-4:]] for r in plain]
+
+    def rates_later(self):
+        """The rates from half-way on."""
+        rates = list(self.rates)
+        if self.falls:
+            rates[self.falls[0] - 1] = self.falls[1]
+        return rates
+
+    def what(self):
+        """In words."""
+        what = ", ".join(self.rates)
+        if self.loss:
+            what += ", {1} per mille lost on link {0}".format(*self.loss)
+        if self.falls:
+            what += ", link {0} falls to {1} half-way".format(*self.falls)
+        return what
 
     def limited(self):
         return None not in self.bits()
 
-    def goodput(self, mtu):
+    def goodput(self, mtu, rates=None):
         """Bytes of payload a second that all links together can carry: TCP over IPv4 with timestamps, Ethernet's header
         as tc counts it."""
-        return sum(self.bits()) / 8 * (mtu - 52) / (mtu + 14) if self.limited() else None
+        return sum(self.bits(rates)) / 8 * (mtu - 52) / (mtu + 14) if self.limited() else None
+
+    def half_way(self, size, mtu):
+        """Seconds in which the links can carry half of so many bytes, as they are at first."""
+        return size / 2 / self.goodput(mtu)
+
+    def limit(self, size, mtu):
+        """Seconds in which the links can carry so many bytes, if they have a limit."""
+        if not self.limited():
+            return None
+        return self.half_way(size, mtu) + size / 2 / self.goodput(mtu, self.rates_later())
 
 
 LINKS = {links.name: links for links in (
@@ -32,6 +60,11 @@ LINKS = {links.name: links for links in (
     Links("1g+250m+100m", "1gbit", "250mbit", "100mbit"),
     Links("1g+100m", "1gbit", "100mbit"),
     Links("2x1g-loss", "1gbit", "1gbit", loss=(2, 1)),
+    Links("1g+10m", "1gbit", "10mbit"),
+    Links("1g+100m-far", "1gbit", "100mbit/50ms"),
+    Links("500m-near+100m-far", "500mbit/1ms", "100mbit/100ms"),
+    Links("500m+1g-falls", "500mbit", "1gbit", falls=(2, "10mbit")),
+    Links("1g-far", "1gbit/50ms"),
     Links("1g", "1gbit"),
     Links("100m", "100mbit"),
     Links("max", "max"),
@@ -57,6 +90,12 @@ class Lab:
 
     def down(self):
         netlab("down", "-n", self.name)
+
+    def set_rates(self, rates):
+        """Where they change at all."""
+        if self.links.falls:
+            link = self.links.falls[0]
+            netlab("rate", "-n", self.name, link, rates[link - 1])
 
     def on(self, host, command):
         """The command as run on that host."""

@@ -57,6 +57,11 @@ def scenarios(disk):
         scenario("1g+250m+100m:big", SPREAD, FASTER),
         scenario("1g+100m:big", SPREAD, FASTER, quick=True),
         scenario("2x1g-loss:big", SPREAD, FASTER),
+        scenario("1g+10m:big", ("mptcp", "tar-nc"), (("limit", 1.015, 0.1), ("wall", "tar-nc", 1.0))),
+        scenario("1g+100m-far:big", ("mptcp",), (("limit", 1.015, 0.3),)),
+        scenario("500m-near+100m-far:big", ("mptcp",), (("limit", 1.015, 0.6),)),
+        scenario("500m+1g-falls:big", ("mptcp",), (("limit", 1.05, 0.0),)),
+        scenario("1g-far:big", ("tar-nc",), (("wall", "tar-nc", 0.5),)),
         scenario("1g:big", ("blast-off", *TREE), (("limit", 1.015, 0.1), HARMLESS)),
         scenario("max:big", ("blast-off", *TREE), (("wall", "tar-nc", 0.65), ("cpu", "tar-nc", 0.75), HARMLESS), quick=True),
         scenario("max:stream", STREAM, (("wall", "nc", 0.75),), quick=True),
@@ -128,9 +133,8 @@ def arguments():
 def show_list(asked):
     """Q marks what --quick runs."""
     for s in asked.scenarios:
-        loss = ", {1} per mille lost on link {0}".format(*s.links.loss) if s.links.loss else ""
-        print(f"{'Q' if s.is_quick else ' '} {s.name:18} {s.content.what}; {', '.join(s.links.rates)}{loss}")
-        print(f"{'':20} {', '.join(s.peers)}")
+        print(f"{'Q' if s.is_quick else ' '} {s.name:22} {s.content.what}; {s.links.what()}")
+        print(f"{'':24} {', '.join(s.peers)}")
     print()
     for peer in all_peers("blast", ["--compress", "off"], asked.against, asked.variant).values():
         print(f"  {peer.name:18} {peer.what}")
@@ -193,15 +197,14 @@ def measure(asked, s, peers, place, made, processes):
     try:
         lab.up()
         job = Job(lab, s.content, made, place.fresh_dest(), place.path("scratch"))
-        goodput = s.links.goodput(asked.mtu)
-        limit = made.bytes / goodput if goodput else None
+        limit = s.links.limit(made.bytes, asked.mtu)
         lab.measure_iperf(lambda command, out: processes.start(command, out), IPERF_SECONDS)
         processes.end_all()
         if job.is_stream:
             job.dest = os.devnull
         result = Result(s, job, limit)
         runner = Runner(processes, place.path("scratch"), asked.disk is not None)
-        slowest = max(made.bytes / (min(b or 1e9 for b in s.links.bits()) / 8), made.files / 1000)
+        slowest = max(made.bytes / (min(b or 1e9 for b in s.links.bits(s.links.rates_later())) / 8), made.files / 1000)
         fit = []
         for name in s.peers:
             why = peers[name].unfit(job)

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import threading
 import time
 from dataclasses import dataclass, field
 
@@ -58,11 +59,21 @@ class Runner:
             subprocess.run(["sync", "-f", job.dest], check=True)
         plan = peer.plan(job)
         before = job.lab.sent()
+        links = job.lab.links
+        job.lab.set_rates(links.rates)
+        fall = None
+        if links.falls:
+            after = links.half_way(job.made.bytes, job.lab.mtu)
+            fall = threading.Timer(after, job.lab.set_rates, [links.rates_later()])
         try:
-            told = self.transfer(job, plan, run, time.monotonic() + seconds)
+            told = self.transfer(job, plan, run, time.monotonic() + seconds, fall)
         except (TimeoutError, subprocess.TimeoutExpired) as error:
             told, run.failed = [], str(error) if isinstance(error, TimeoutError) else f"not done after {seconds:.0f} s"
         finally:
+            if fall:
+                fall.cancel()
+                if fall.is_alive():
+                    fall.join()
             self.processes.end_all()
         if run.failed:
             with open(self.errors, "rb") as errors:
@@ -76,8 +87,8 @@ class Runner:
         run.failed = run.failed or compare(job, plan, self.scratch)
         return run
 
-    def transfer(self, job, plan, run, deadline):
-        """Start both hosts' pipelines and wait; what each process used."""
+    def transfer(self, job, plan, run, deadline, fall):
+        """Start both hosts' pipelines and wait; what each process used. `fall` is started with the senders."""
         started = []
         with open(self.errors, "wb") as errors, open(plan.stdin, "rb") as stdin, \
                 open(plan.stdout, "wb") as stdout:
@@ -86,6 +97,8 @@ class Runner:
                 stages = self.pipeline(job, B, pipeline, subprocess.DEVNULL, stdout, errors)
                 started += stages
                 wait_for_listener(job.lab, stages[0][1], port)
+            if fall:
+                fall.start()
             for pipeline in plan.send:
                 started += self.pipeline(job, A, pipeline, stdin, subprocess.DEVNULL, errors)
             daemons = started[:len(plan.recv)] if plan.is_daemon else []

@@ -77,9 +77,7 @@ class Result:
         s = self.scenario
         yield f"### {s.name}"
         yield ""
-        about = f"{s.content.what}: {self.files:,} file{'s' * (self.files != 1)}, {self.bytes / 1e6:,.1f} MB; links: {', '.join(self.links.rates)}"
-        if self.links.loss:
-            about += ", {1} per mille lost on link {0}".format(*self.links.loss)
+        about = f"{s.content.what}: {self.files:,} file{'s' * (self.files != 1)}, {self.bytes / 1e6:,.1f} MB; links: {self.links.what()}"
         yield about + "."
         if self.limit:
             yield f"Physical limit {self.limit:.2f} s."
@@ -158,7 +156,7 @@ class Result:
     def json(self):
         return {
             "scenario": self.scenario.name, "files": self.files, "bytes": self.bytes, "rates": self.links.rates,
-            "loss": self.links.loss, "mtu": self.mtu, "limit_s": self.limit, "iperf_bits_per_s": self.iperf,
+            "loss": self.links.loss, "falls": self.links.falls, "mtu": self.mtu, "limit_s": self.limit, "iperf_bits_per_s": self.iperf,
             "commands": self.commands, "left_out": self.left_out,
             "bounds": [{"asked": text, "seen": value, "met": met} for text, value, met in self.verdicts()],
             "peers": {name: {

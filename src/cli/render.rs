@@ -667,6 +667,11 @@ mod tests {
     fn events_say_what_changed_and_quiet_says_nothing() {
         let up = |again| Event::LinkUp { name: "l\x1b1".into(), again };
         let down = |remaining| Event::LinkDown { name: "l1".into(), reason: "cut".into(), remaining };
+        let streams = |connections| Event::Streams { link: "l\x1b1".into(), connections, gain: 1.94 };
+        let normal = |connections| event(&streams(connections), Verbosity::Normal);
+        assert_eq!(normal(4).as_deref(), Some("link l\\x1b1: 4 connections (measured: 1.9x of one)"));
+        assert_eq!(normal(1), None, "one is what everybody expects");
+        assert!(event(&streams(1), Verbosity::Verbose).is_some_and(|said| said.contains("2 carry 1.9x of one")));
         let corrupt = |count| Event::Corrupt { link: "l1".into(), count };
         let peer = "[::ffff:10.0.0.1]:7411".parse().expect("an address");
         assert_eq!(

@@ -189,6 +189,20 @@ mod tests {
     }
 
     #[test]
+    fn a_connection_that_is_not_needed_any_more_leaves_its_link_up() {
+        let start = Instant::now();
+        let mut watch = Watch::new(TIMEOUT, start);
+        watch.up("a");
+        watch.up("a");
+        watch.left("a", start);
+        assert_eq!((watch.connections(), watch.remaining(), watch.deadline()), (1, 1, None));
+        assert!(!watch.up("a"), "it is not back: it never went");
+        watch.left("a", start);
+        watch.left("a", start);
+        assert_eq!(watch.deadline(), Some(start + limits::PEER_GONE), "the last one was the peer's to leave");
+    }
+
+    #[test]
     fn the_time_without_links_begins_with_their_silence() {
         let start = Instant::now();
         let mut watch = Watch::new(TIMEOUT, start);

@@ -157,7 +157,8 @@ impl Fleet {
         let now = Instant::now();
         for mut link in std::mem::take(&mut self.measured) {
             let have = link.more.len() as u16 + 1;
-            let most = limits::STREAMS_AUTO_MAX.min(have + self.room);
+            // half of the room is kept for links that come later
+            let most = limits::STREAMS_AUTO_MAX.min(have + self.room / 2);
             let look = self.look(&link.stats);
             match link.knee.step(look, most, now) {
                 Step::Wait => {}

@@ -130,7 +130,8 @@ impl Knee {
     fn one(&mut self, rate: f64, used: f64, rtt: Duration, most: u16, now: Instant) -> Step {
         let may_pay = self.bond || rtt >= limits::STREAMS_RTT || (self.fast && rate >= limits::STREAMS_FAST);
         let before = self.before.replace(rate);
-        if !may_pay || used < BUSY {
+        // a link that brings nothing at all does not need more of the same
+        if !may_pay || used < BUSY || rate == 0.0 {
             self.before = None;
             return Step::Wait;
         }
@@ -236,6 +237,7 @@ mod tests {
     #[test]
     fn nothing_is_tried_while_something_else_is_the_limit_or_the_rate_still_grows() {
         assert_eq!(search(&mut plain(), 100, 0.5, |_, n| n as f64 * 30e6), (vec![], None));
+        assert_eq!(search(&mut plain(), 100, 1.0, |_, _| 0.0), (vec![], None), "a link that is silent");
         let grows = |seconds: f64, n: usize| n as f64 * 1e6 * 1.3f64.powf(seconds.min(20.0));
         let mut knee = plain();
         let (tried, kept) = search(&mut knee, 100, 1.0, grows);
