@@ -6,7 +6,7 @@
 //! neighbour discovery stays on its wire; which of the receiver's is at the other end of the wire only connecting can
 //! tell.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
@@ -161,7 +161,7 @@ pub fn survey(
             .iter()
             .map(|r| Address { addr: SocketAddr::new(canonical(r.addr.ip()), r.addr.port()), ..r.clone() })
             .collect(),
-        used_remote: HashSet::new(),
+        taken: HashMap::new(),
         cables: Vec::new(),
     };
     for k in kept {
@@ -193,8 +193,8 @@ struct Pairing<'a> {
     interfaces: &'a [Interface],
     locals: &'a [Local],
     remotes: Vec<Address>,
-    /// The receiver's interfaces that are joined.
-    used_remote: HashSet<String>,
+    /// How much of the receiver's interfaces is taken, Mbit/s; all of it if that is not known.
+    taken: HashMap<String, u32>,
     /// Our cables that are joined, by index, and by whom.
     cables: Vec<(u32, String)>,
 }
@@ -212,8 +212,24 @@ impl Pairing<'_> {
                 && is_on_several(self.locals, l)
         });
         if !is_guess {
-            self.used_remote.extend(self.remotes.iter().filter(|r| r.addr.ip() == remote).map(|r| r.interface.clone()));
+            let theirs = self.remotes.iter().find(|r| r.addr.ip() == remote).map(|r| r.interface.clone());
+            theirs.into_iter().for_each(|theirs| self.take(theirs, interface));
         }
+    }
+
+    /// That interface of the receiver's gets what ours can bring.
+    fn take(&mut self, theirs: String, ours: &Interface) {
+        let speed = if ours.speed_mbit == 0 { u32::MAX } else { ours.speed_mbit };
+        let taken = self.taken.entry(theirs).or_insert(0);
+        *taken = taken.saturating_add(speed);
+    }
+
+    /// Whether an interface of the receiver's is joined with none of ours, or can take what one more brings: one of 10
+    /// Gbit/s several of 1 Gbit/s.
+    fn has_room(&self, theirs: &Address, ours: &Interface) -> bool {
+        self.taken
+            .get(&theirs.interface)
+            .is_none_or(|taken| ours.speed_mbit > 0 && taken.saturating_add(ours.speed_mbit) <= theirs.speed_mbit)
     }
 
     fn join(&mut self, interface: &Interface) {
@@ -248,10 +264,10 @@ impl Pairing<'_> {
         let (local, remote) = self
             .own(interface)
             .filter(|l| !is_link_local(l.ip) && !is_on_several(self.locals, l))
-            .find_map(|local| Some((local, self.remotes_in(local).next()?)))?;
+            .find_map(|local| Some((local, self.remotes_in(local, interface).next()?)))?;
         let found = candidate(local, [remote.addr]);
         let remote = remote.interface.clone();
-        self.used_remote.insert(remote);
+        self.take(remote, interface);
         self.join(interface);
         Some(found)
     }
@@ -262,7 +278,7 @@ impl Pairing<'_> {
         let mut routes = Vec::new();
         for own in [is_link_local as fn(IpAddr) -> bool, |ip| !is_link_local(ip)] {
             for local in self.own(interface).filter(|l| own(l.ip)) {
-                routes.extend(self.remotes_in(local).map(|r| route(local, r.addr)));
+                routes.extend(self.remotes_in(local, interface).map(|r| route(local, r.addr)));
             }
             if !routes.is_empty() {
                 break;
@@ -278,10 +294,10 @@ impl Pairing<'_> {
         Some(Candidate { name: interface.name.clone(), routes })
     }
 
-    /// The receiver's addresses in the network of `local`, of interfaces that are not joined.
-    fn remotes_in<'a>(&'a self, local: &'a Local) -> impl Iterator<Item = &'a Address> {
+    /// The receiver's addresses in the network of `local`, of interfaces that have room for ours.
+    fn remotes_in<'a>(&'a self, local: &'a Local, ours: &'a Interface) -> impl Iterator<Item = &'a Address> {
         self.remotes.iter().filter(|r| {
-            !self.used_remote.contains(&r.interface)
+            self.has_room(r, ours)
                 && is_link_local(r.addr.ip()) == is_link_local(local.ip)
                 && r.prefix == local.prefix
                 && same_network(local.ip, r.addr.ip(), local.prefix)
@@ -469,6 +485,21 @@ mod tests {
         assert_eq!(pairs(&interfaces, &remotes[1..], &[]), owned(&[("e1.7", "10.7.0.2")]));
         let why = survey(&interfaces, &remotes[1..], &[], &[]);
         assert_eq!(why[2], Err(NoLink::SameCable("e1.7".into())));
+    }
+
+    #[test]
+    fn one_fast_interface_of_the_receiver_takes_several_slow_ones_of_ours() {
+        let interfaces = ["1", "2", "3"].map(|n| cable(&format!("e{n}"), &[&format!("10.0.{n}.1/24")]));
+        let addresses = ["10.0.1.2/24", "10.0.2.2/24", "10.0.3.2/24"];
+        let with_speed = |speed_mbit| advertise(&[Interface { speed_mbit, ..cable("x", &addresses) }], 7411);
+        for (speed, expected) in [
+            (10_000, &[("e2", "10.0.2.2"), ("e3", "10.0.3.2")][..]),
+            (2_500, &[("e2", "10.0.2.2")]),
+            (1_000, &[]),
+            (0, &[]),
+        ] {
+            assert_eq!(pairs(&interfaces, &with_speed(speed), &kept("e1", "10.0.1.2")), owned(expected), "{speed}");
+        }
     }
 
     #[test]
