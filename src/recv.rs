@@ -161,7 +161,7 @@ async fn converse(
             stats.enter(Phase::Done);
             conductor.until_bye(&mut inbox, &mut callers).await;
             let manifest = manifest.and_then(Manifest::finish);
-            Ok(conductor.report(finish, end, manifest, elapsed))
+            Ok(conductor.report(finish, end, manifest, began, elapsed))
         }
         Err(error) => {
             // A sender that has gone, as the last word of all links was, is not waited for again.

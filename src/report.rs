@@ -122,6 +122,8 @@ pub struct LinkReport {
     pub corrupt: u64,
     /// Times the link died.
     pub outages: u64,
+    /// How long it was away in all, until the end where it did not come back.
+    pub away: Duration,
     /// Why it died last.
     pub last_error: Option<String>,
     /// Moving chunks' bytes to or from its sockets.
@@ -281,8 +283,8 @@ pub enum Event {
     LinkUp {
         /// Its name.
         name: String,
-        /// True if it had been up before.
-        again: bool,
+        /// How long it had been away, if it had been up or missed before.
+        after: Option<Duration>,
     },
     /// A link died or could not be dialled.
     LinkDown {

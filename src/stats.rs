@@ -177,8 +177,8 @@ impl Stats {
 }
 
 impl LinkStats {
-    /// The counters as the final report has them.
-    pub fn report(&self) -> LinkReport {
+    /// The counters as the final report has them; how long the link was away is known elsewhere.
+    pub fn report(&self, away: Duration) -> LinkReport {
         LinkReport {
             name: self.name.clone(),
             wire_bytes: self.wire_bytes.load(Relaxed),
@@ -187,6 +187,7 @@ impl LinkStats {
             hedges: self.hedges.load(Relaxed),
             corrupt: self.corrupt.load(Relaxed),
             outages: self.outages.load(Relaxed),
+            away,
             last_error: self.last_error.lock().expect("no thread panics while it holds this lock").clone(),
             busy: self.times.busy.total(),
             network: self.times.network.total(),

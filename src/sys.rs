@@ -4,6 +4,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
 
 /// Whether `signal` was set to be ignored when this process began, as `nohup` does with SIGHUP. Ask before a handler is
 /// installed: a handler takes the place of the wish.
@@ -40,6 +41,46 @@ pub fn set_receive_low_water(socket: impl AsFd, bytes: usize) -> io::Result<()> 
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// What TCP says of a connection. See `TCP_INFO` in tcp(7).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TcpState {
+    /// Packets sent and not acknowledged.
+    pub unacked: u32,
+    /// How often in a row a retransmission timer has run out, since anything was last acknowledged.
+    pub retransmits: u8,
+    /// Since data last came.
+    pub quiet: Duration,
+    /// The largest packet that the way is said to carry, bytes.
+    pub pmtu: u32,
+}
+
+/// Ask TCP about a connection.
+pub fn tcp_state(socket: impl AsFd) -> io::Result<TcpState> {
+    // SAFETY: tcp_info is integers only, for which zeros are a value.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // SAFETY: the descriptor is open, since it is borrowed; the kernel writes at most `len` bytes to a place that has as
+    // many, and any bytes are a value of it. What an older kernel does not write stays zero.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            (&raw mut info).cast(),
+            &raw mut len,
+        )
+    };
+    if done != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(TcpState {
+        unacked: info.tcpi_unacked,
+        retransmits: info.tcpi_retransmits,
+        quiet: Duration::from_millis(info.tcpi_last_data_recv.into()),
+        pmtu: info.tcpi_pmtu,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -62,6 +103,17 @@ mod tests {
         assert!(ready(900));
         let file = std::fs::File::open("/dev/null").unwrap();
         assert_eq!(set_receive_low_water(&file, 1).unwrap_err().raw_os_error(), Some(libc::ENOTSOCK));
+    }
+
+    #[test]
+    fn tcp_tells_of_a_connection_and_of_nothing_else() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let state = tcp_state(&near).unwrap();
+        assert_eq!((state.unacked, state.retransmits), (0, 0));
+        assert!(state.pmtu > 1000 && state.quiet < Duration::from_secs(60), "{state:?}");
+        let file = std::fs::File::open("/dev/null").unwrap();
+        assert_eq!(tcp_state(&file).unwrap_err().raw_os_error(), Some(libc::ENOTSOCK));
     }
 
     #[test]

@@ -119,6 +119,17 @@ impl Lab {
         run("ip", &["netns", "exec", &namespace, "nft", &table]);
     }
 
+    /// Such rules apply no more.
+    pub fn unfilter(&self, host: Host) {
+        self.on(host, "nft delete table inet test");
+    }
+
+    /// On its way from a to b a packet of more than `bytes` vanishes. What is segmented later than by TCP counts as one
+    /// packet, so it must be TCP that does it; that concerns connections from now on.
+    pub fn segment_early(&self, link: u32) {
+        self.on(Host::A, &format!("ip link set l{link} gso_max_segs 1"));
+    }
+
     /// The link-local address of a host's interface.
     pub fn link_local(&self, host: Host, link: u32) -> String {
         let shown = self.on(host, &format!("ip -6 -oneline address show dev l{link} scope link"));
@@ -225,6 +236,12 @@ pub fn until(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
+/// Wait until the sender has said a line so many times.
+#[track_caller]
+pub fn says_times(stream: &Stream, line: &str, times: usize) {
+    until(&format!("'{line}' {times} times"), || stream.sender.said().matches(line).count() >= times);
+}
+
 /// Tests that compare rates run one at a time.
 pub fn measuring() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
@@ -252,6 +269,7 @@ pub enum Length {
     Open,
 }
 
+#[derive(Debug)]
 /// How both ends of a stream ended, and what a report says of each link.
 pub struct Arrived {
     pub sender: Outcome,
@@ -358,6 +376,8 @@ pub struct Row {
     pub hedged: u64,
     pub corrupt: u64,
     pub outages: u64,
+    /// How long it was away in all, seconds.
+    pub away: f64,
     /// Why it was down last, or nothing.
     pub last: String,
 }
@@ -369,9 +389,10 @@ fn rows(report: &str) -> Vec<Row> {
     rows
 }
 
-/// `  l1  33.3 %  99 %  52.4 MB  50  0  0  0  0  last: why`; a link that was never up has `-` for what it was used.
+/// `  l1  33.3 %  99 %  52.4 MB  50  0  0  0  0  away 4.2 s  last: why`; a link that was never up has `-` for what it was used.
 fn row(line: &str) -> Row {
-    let (figures, last) = line.split_once("last: ").unwrap_or((line, ""));
+    let (rest, last) = line.split_once("  last: ").unwrap_or((line, ""));
+    let (figures, away) = rest.split_once("  away ").unwrap_or((rest, ""));
     let words: Vec<String> = figures.split_whitespace().map(|w| w.replace(',', "")).collect();
     let counts = &words[words.len().saturating_sub(5)..];
     let count = |at: usize| counts[at].parse().unwrap_or_else(|_| panic!("{:?} in {line:?}", counts[at]));
@@ -383,8 +404,19 @@ fn row(line: &str) -> Row {
         hedged: count(2),
         corrupt: count(3),
         outages: count(4),
+        away: away_seconds(away),
         last: last.to_owned(),
     }
+}
+
+/// `4.2 s`, `1 min 5 s`, `less than 0.1 s`, or nothing.
+fn away_seconds(text: &str) -> f64 {
+    let words: Vec<&str> = text.split_whitespace().filter(|w| !["less", "than"].contains(w)).collect();
+    let figure = |pair: &[&str]| {
+        let figure: f64 = pair[0].parse().unwrap_or_else(|_| panic!("no span: {text:?}"));
+        figure * if pair[1] == "min" { 60.0 } else { 1.0 }
+    };
+    words.chunks(2).map(figure).sum()
 }
 
 /// The row of that link.

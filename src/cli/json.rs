@@ -135,6 +135,7 @@ struct LinkJson<'a> {
     hedges: u64,
     corrupt: u64,
     outages: u64,
+    away_s: f64,
     last_error: Option<&'a str>,
     busy_s: f64,
     network_s: f64,
@@ -153,6 +154,7 @@ impl LinkJson<'_> {
             hedges: link.hedges,
             corrupt: link.corrupt,
             outages: link.outages,
+            away_s: seconds(link.away),
             last_error: link.last_error.as_deref(),
             busy_s: seconds(link.busy),
             network_s: seconds(link.network),
@@ -372,7 +374,7 @@ mod tests {
             "limited_by": { "what": "links", "text": "link eth1, 100 % used", "share": 1.0, "links": ["eth1"] },
             "links": [{
                 "name": "eth1", "used": 1.0, "wire_bytes": 7, "chunks": 1, "resends": 0, "hedges": 0, "corrupt": 0,
-                "outages": 0, "last_error": null, "busy_s": 1.0, "network_s": 3.0, "idle_s": 0.0, "held_s": 0.0,
+                "outages": 0, "away_s": 0.0, "last_error": null, "busy_s": 1.0, "network_s": 3.0, "idle_s": 0.0, "held_s": 0.0,
             }],
             "stages": {
                 "sender": [{

@@ -98,6 +98,12 @@ fn speed(interface: &str) -> u32 {
         .unwrap_or(0)
 }
 
+/// The number of an interface by that name.
+pub fn index_of(interface: &str) -> Option<u32> {
+    let text = std::fs::read_to_string(format!("/sys/class/net/{interface}/ifindex")).ok()?;
+    text.trim().parse().ok()
+}
+
 /// The interface that has `ip`.
 pub fn interface_of(locals: &[Local], ip: IpAddr) -> Option<&Local> {
     let ip = canonical(ip);

@@ -9,6 +9,7 @@
 //! | [`listen`] | the listening socket, and who may be waiting in its handshake |
 //! | [`handshake`] | Hello and Welcome, Join and Joined, before frames begin |
 //! | [`read`], [`mod@write`] | frames off and onto a connection |
+//! | `mtu` | large packets that do not get through |
 //! | `pace` | how much is handed between a socket and us at a time |
 //! | [`send_link`], [`recv_link`] | the two ends of one link at work: which frame goes next, what an arriving one means |
 //! | [`watch`] | when a session is over without a word; the signals that end it |
@@ -22,6 +23,7 @@ pub mod dial;
 pub mod discover;
 pub mod handshake;
 pub mod listen;
+mod mtu;
 mod pace;
 pub mod read;
 pub mod recv_link;
@@ -41,6 +43,7 @@ use tokio::time::Instant;
 
 use crate::error::ExitCode;
 use crate::ids::LinkId;
+use crate::limits;
 use crate::stats::LinkStats;
 use crate::wire::Control;
 
@@ -78,9 +81,14 @@ pub struct Ended {
     pub for_good: bool,
     /// Bytes were changed on the way.
     pub damaged: bool,
-    /// How long it had brought nothing by then, if that is why.
+    /// How long it had brought nothing by then, if that was longer than a link that lives ever does.
     pub silent_for: Duration,
+    /// [`LinkEvent::Proven`] was said of it.
+    pub carried: bool,
 }
+
+/// The reason of [`Ended::over`].
+const OVER: &str = "the session is over";
 
 impl Ended {
     /// Closed by the peer.
@@ -90,18 +98,28 @@ impl Ended {
 
     /// Both sides have said goodbye.
     pub fn over() -> Ended {
-        Ended::by_peer("the session is over")
+        Ended::by_peer(OVER)
+    }
+
+    /// Whether both sides have said goodbye.
+    pub fn is_over(&self) -> bool {
+        self.by_peer && self.reason == OVER
     }
 
     /// Lost on the way.
     pub fn lost(reason: impl Into<String>) -> Ended {
         let (by_peer, for_good, damaged) = (false, false, false);
-        Ended { reason: reason.into(), by_peer, for_good, damaged, silent_for: Duration::ZERO }
+        Ended { reason: reason.into(), by_peer, for_good, damaged, silent_for: Duration::ZERO, carried: true }
     }
 
     /// It brought nothing for that long.
     pub fn silent(silent_for: Duration) -> Ended {
         Ended { silent_for, ..Ended::lost(format!("silent for {} s", silent_for.as_secs())) }
+    }
+
+    /// Whether it was given up for bringing nothing, here or by TCP.
+    fn is_silence(&self) -> bool {
+        !self.by_peer && self.silent_for >= limits::IDLE_TIMEOUT
     }
 
     /// Ended since its bytes make no sense.
@@ -117,6 +135,16 @@ impl Ended {
     /// Given up since it damages what it carries.
     pub fn damaged_for_good(reason: impl Into<String>) -> Ended {
         Ended { for_good: true, ..Ended::damaged(reason) }
+    }
+
+    /// The same of a connection of which this is known: how long it had been silent by then, and whether it carried.
+    fn after(mut self, quiet: Duration, carried: bool) -> Ended {
+        // it was away since it was last heard, however it ended
+        if quiet > limits::HEARTBEAT_LATE {
+            self.silent_for = self.silent_for.max(quiet);
+        }
+        self.carried = carried;
+        self
     }
 
     /// What an I/O error on a connection means.
@@ -160,8 +188,22 @@ pub enum LinkEvent {
         /// Its counters and name.
         stats: Arc<LinkStats>,
     },
+    /// A connection has carried a chunk, or lived for a while without having to.
+    Proven {
+        /// Its counters and name.
+        stats: Arc<LinkStats>,
+    },
     /// A connection is gone.
     Down {
+        /// Its id.
+        link: LinkId,
+        /// Its counters and name.
+        stats: Arc<LinkStats>,
+        /// Why.
+        ended: Ended,
+    },
+    /// A connection has joined the session and was gone before it brought a frame: nobody heard that it was up.
+    Stillborn {
         /// Its id.
         link: LinkId,
         /// Its counters and name.

@@ -10,10 +10,10 @@ use super::check;
 use super::fleet::Fleet;
 use super::stages::Totals;
 use crate::error::{Error, escape_words};
+use crate::link::LinkEvent;
 use crate::link::cables;
 use crate::link::send_link::SendSession;
 use crate::link::watch::{self, Interrupts, Watch};
-use crate::link::{Ended, LinkEvent};
 use crate::options::SendOptions;
 use crate::report::Event;
 use crate::wire::{self, Commit, Control};
@@ -65,9 +65,10 @@ impl Conductor<'_> {
             LinkEvent::Up { link, .. } if self.fleet.control == Some(link) => {}
             LinkEvent::Down { link, .. } if self.fleet.control == Some(link) => self.fleet.control = None,
             LinkEvent::Up { stats, .. } => {
-                let again = self.watch.up(&stats.name);
-                tell(Event::LinkUp { name: stats.name.clone(), again });
+                let after = self.watch.up(&stats.name, Instant::now());
+                tell(Event::LinkUp { name: stats.name.clone(), after });
             }
+            LinkEvent::Proven { stats } => self.watch.proven(&stats.name),
             LinkEvent::Down { stats, ended, .. } => {
                 self.watch.down(&stats.name, &ended, Instant::now());
                 stats.outages.fetch_add(1, Relaxed);
@@ -93,7 +94,7 @@ impl Conductor<'_> {
                 self.fleet.grow();
             }
             LinkEvent::Panicked => return Err(Error::Bug("a thread of the sender panicked".into())),
-            LinkEvent::Control(_) | LinkEvent::Complete | LinkEvent::Hopeless { .. } => {}
+            LinkEvent::Control(_) | LinkEvent::Complete | LinkEvent::Hopeless { .. } | LinkEvent::Stillborn { .. } => {}
             LinkEvent::Violation { what, .. } => {
                 return Err(Error::Verification(format!("the receiver broke the protocol: {what}")));
             }
@@ -144,9 +145,9 @@ impl Conductor<'_> {
         while self.watch.is_untried() || self.watch.connections() > 0 || self.fleet.control.is_some() {
             let Some(event) = inbox.recv().await else { return };
             match event {
-                LinkEvent::Down { ended, .. } if ended == Ended::over() => return,
+                LinkEvent::Down { ended, .. } if ended.is_over() => return,
                 LinkEvent::Down { link, .. } if self.fleet.control == Some(link) => self.fleet.control = None,
-                LinkEvent::Up { stats, .. } => drop(self.watch.up(&stats.name)),
+                LinkEvent::Up { stats, .. } => drop(self.watch.up(&stats.name, Instant::now())),
                 LinkEvent::Down { stats, ended, .. } => self.watch.down(&stats.name, &ended, Instant::now()),
                 _ => {}
             }

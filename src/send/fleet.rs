@@ -1,5 +1,6 @@
 //! All links of a session: which there are, which are added, and that each is kept up.
 
+use std::future::pending;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -69,7 +70,9 @@ impl Fleet {
             // it carries nothing worth a line in a report
             let stats = Arc::new(LinkStats { name: agreed.candidate.name, ..LinkStats::default() });
             fleet.control = Some(link);
-            tokio::task::spawn_local(async move { send_link::run(&session, link, stats, stream, true).await });
+            tokio::task::spawn_local(
+                async move { send_link::run(&session, link, stats, &stream, true, pending()).await },
+            );
         }
         fleet
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::hosts::{Lab, Length, Stream, of, until};
+use crate::hosts::{Lab, Length, Stream, of, says_times};
 
 const MB: u64 = 1 << 20;
 const THREE: [&str; 3] = ["80mbit", "80mbit", "80mbit"];
@@ -22,11 +22,6 @@ fn three_links_with(lab: &Lab, recv: &[&str]) -> Stream {
         lab.carries(link, MB);
     }
     stream
-}
-
-#[track_caller]
-fn says_times(stream: &Stream, line: &str, times: usize) {
-    until(&format!("'{line}' {times} times"), || stream.sender.said().matches(line).count() >= times);
 }
 
 /// One cable is pulled and plugged in again; the stream goes on without it and with it.
