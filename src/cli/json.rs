@@ -343,6 +343,7 @@ mod tests {
                 chunks: 1,
                 busy: ms(1_000),
                 network: ms(3_000),
+                away: Duration::from_millis(1_500),
                 ..LinkReport::default()
             }],
             source_notes,
@@ -374,7 +375,7 @@ mod tests {
             "limited_by": { "what": "links", "text": "link eth1, 100 % used", "share": 1.0, "links": ["eth1"] },
             "links": [{
                 "name": "eth1", "used": 1.0, "wire_bytes": 7, "chunks": 1, "resends": 0, "hedges": 0, "corrupt": 0,
-                "outages": 0, "away_s": 0.0, "last_error": null, "busy_s": 1.0, "network_s": 3.0, "idle_s": 0.0, "held_s": 0.0,
+                "outages": 0, "away_s": 1.5, "last_error": null, "busy_s": 1.0, "network_s": 3.0, "idle_s": 0.0, "held_s": 0.0,
             }],
             "stages": {
                 "sender": [{

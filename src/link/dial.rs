@@ -271,7 +271,8 @@ struct Dial {
     /// A connection that came about already.
     connected: Option<TcpStream>,
     /// The one before, which was given up for its silence. It stays open until the peer can be reached again: if only
-    /// what the peer sends is lost, closing would tell it that we have left, and it would not wait for us.
+    /// what the peer sends is lost, closing could tell it that we have left (older kernels send a FIN whatever is
+    /// unacknowledged), and it would not wait for us.
     silent: Option<TcpStream>,
 }
 
