@@ -98,6 +98,16 @@ impl Lab {
         link
     }
 
+    /// Take a cable and its interfaces away and lay another between interfaces of the same names and hardware addresses, as
+    /// a driver does that is loaded anew.
+    pub fn lay_anew(&self, link: u32) {
+        let (a, b, name) = (self.namespace(Host::A), self.namespace(Host::B), format!("l{link}"));
+        let [mac_a, mac_b] = [Host::A, Host::B].map(|h| self.on(h, &format!("cat /sys/class/net/{name}/address")));
+        self.on(Host::A, &format!("ip link delete {name}"));
+        let ends = ["link", "add", &name, "address", mac_a.trim(), "netns", &a, "type", "veth"];
+        run("ip", &[&ends[..], &["peer", "name", &name, "address", mac_b.trim(), "netns", &b]].concat());
+    }
+
     /// Run a command on a host; its standard output.
     pub fn on(&self, host: Host, command: &str) -> String {
         let namespace = self.namespace(host);
@@ -240,6 +250,12 @@ pub fn until(what: &str, holds: impl Fn() -> bool) {
 #[track_caller]
 pub fn says_times(stream: &Stream, line: &str, times: usize) {
     until(&format!("'{line}' {times} times"), || stream.sender.said().matches(line).count() >= times);
+}
+
+/// What mostly waits for silence to be noticed waits at the same time.
+pub fn at_once<T: Copy + Send, const N: usize>(cases: [T; N], test: impl Fn(T) + Sync) {
+    let test = &test;
+    thread::scope(|scope| cases.map(|case| scope.spawn(move || test(case)).thread().id()));
 }
 
 /// Tests that compare rates run one at a time.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::hosts::{Host, Lab, Length, Stream, names, of, says_times};
+use crate::hosts::{Host, Lab, Length, Stream, at_once, names, of, says_times};
 
 const MB: u64 = 1 << 20;
 
@@ -22,7 +22,7 @@ fn two_links() -> Option<Lab> {
 }
 
 /// `narrow` links let no packet of more than `bytes` through from the beginning; each is named, and carries.
-fn from_the_start(narrow_links: &[u32], bytes: u32, times: u64) {
+fn from_the_start((narrow_links, bytes, times): (&[u32], u32, u64)) {
     let Some(lab) = two_links() else { return };
     narrow(&lab, narrow_links, bytes);
     let stream = Stream::start(&lab, Length::Open, "10.77.1.2", &[], &[]);
@@ -47,23 +47,13 @@ fn from_the_start(narrow_links: &[u32], bytes: u32, times: u64) {
 }
 
 #[test]
-fn a_link_that_lets_no_large_packet_through_is_named_and_carries_small_ones() {
-    from_the_start(&[2], 1400, 1);
+fn a_link_that_lets_no_large_packet_through_is_named_and_carries_small_ones_the_first_too() {
+    at_once([(&[2][..], 1400, 1), (&[1], 1400, 1)], from_the_start);
 }
 
 #[test]
-fn the_first_link_may_let_no_large_packet_through() {
-    from_the_start(&[1], 1400, 1);
-}
-
-#[test]
-fn packets_may_have_to_be_smaller_still() {
-    from_the_start(&[2], 1000, 2);
-}
-
-#[test]
-fn when_no_link_lets_large_packets_through_all_carry_small_ones() {
-    from_the_start(&[1, 2], 1000, 2);
+fn packets_may_have_to_be_smaller_still_and_on_every_link() {
+    at_once([(&[2][..], 1000, 2), (&[1, 2], 1000, 2)], from_the_start);
 }
 
 /// The hole opens while the links are at work.
@@ -84,13 +74,8 @@ fn in_mid_run(link: u32) {
 }
 
 #[test]
-fn a_link_may_stop_letting_large_packets_through_in_mid_run() {
-    in_mid_run(2);
-}
-
-#[test]
-fn the_first_link_may_stop_letting_large_packets_through_in_mid_run() {
-    in_mid_run(1);
+fn a_link_may_stop_letting_large_packets_through_in_mid_run_the_first_too() {
+    at_once([1, 2], in_mid_run);
 }
 
 #[test]
@@ -110,8 +95,7 @@ fn links_that_are_slow_and_lose_packets_are_not_taken_for_black_holes() {
 fn links_that_come_up_and_carry_nothing_do_not_put_off_the_timeout() {
     let Some(lab) = two_links() else { return };
     narrow(&lab, &[1, 2], 400);
-    let options = ["--timeout", "11"];
-    let stream = Stream::start(&lab, Length::Open, "10.77.1.2", &options, &options);
+    let stream = Stream::start(&lab, Length::Open, "10.77.1.2", &["--timeout", "11"], &["--timeout", "20"]);
     stream.sender.says("link l1 is back after ");
     let failed = stream.fails(4, Duration::from_secs(30));
     failed.sender.tells("all links are lost (l1: large packets do not get through").tells("incomplete, 0 bytes");
