@@ -58,6 +58,12 @@ pub enum Error {
     /// The receiver was never reached, or every link was lost.
     #[error("{0}")]
     Network(String),
+    /// No receiver was found, or not the one that was asked for.
+    #[error("{0}")]
+    NotFound(String),
+    /// Several receivers were found, and which is meant is not known; each is listed with what to type.
+    #[error("{0}")]
+    Several(String),
     /// The destination could not be written.
     #[error("{what}: {source}")]
     Destination {
@@ -89,9 +95,9 @@ impl Error {
     /// The exit code both ends use for this failure.
     pub fn exit_code(&self) -> ExitCode {
         match self {
-            Error::Usage(_) | Error::Source { .. } => ExitCode::Usage,
+            Error::Usage(_) | Error::Source { .. } | Error::Several(_) => ExitCode::Usage,
             Error::Refused(_) => ExitCode::Refused,
-            Error::Network(_) => ExitCode::Network,
+            Error::Network(_) | Error::NotFound(_) => ExitCode::Network,
             Error::Destination { .. } => ExitCode::Destination,
             Error::Verification(_) => ExitCode::Verification,
             Error::Interrupted(_) => ExitCode::Interrupted,
@@ -112,6 +118,11 @@ impl Error {
     /// What the user can try next, if there is something to try.
     pub fn hint(&self) -> Option<&'static str> {
         match self.exit_code() {
+            _ if matches!(self, Error::Several(_)) => None,
+            _ if matches!(self, Error::NotFound(_)) => Some(
+                "is 'blast recv' running there, without --hidden, and does a firewall on either machine stop UDP port \
+                 7411? otherwise name the machine: blast send SRC... HOST",
+            ),
             ExitCode::Usage => Some("see 'blast --help'"),
             ExitCode::Network => {
                 Some("check that 'blast recv' is running there and that its port is open, then run both commands again")

@@ -66,7 +66,7 @@
 //! | [`flow`] | the protocol's decisions, as state machines | name a clock, thread, socket or file |
 //! | [`source`] | what is sent: walk, plan, fill, standard input | follow a link, write |
 //! | [`sink`] | what is received: unpack, writers, raw targets; nothing leaves its root or replaces what is there | trust a name |
-//! | [`link`] | the only sockets: find, dial, accept, handshake, read, write | touch a file |
+//! | [`link`] | the only sockets: find, announce, dial, accept, handshake, read, write | touch a file |
 //! | [`send`] [`recv`] | the two conductors, mirrored: build the stages, own the session, wait, report | move bytes themselves |
 //! | [`verify`] | compare a tree with a manifest | write |
 //! | [`cli`] | arguments, progress, exit codes, reports | know how anything works |

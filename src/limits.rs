@@ -48,6 +48,17 @@ pub const RECV_PORTION_MIN: usize = 16 << 10;
 /// … and at most so many: a chunk with the next one's header, so that where there is no hurry each chunk is one call.
 pub const RECV_PORTION_MAX: usize = CHUNK_LEN + 128;
 
+/// With a limit on the rate, bytes go in pieces that last so long at that rate …
+pub const BWLIMIT_PIECE_TIME: Duration = Duration::from_millis(20);
+/// … but have at least so many bytes, and [`WRITE_LEN`] at most.
+pub const BWLIMIT_PIECE_MIN: usize = 64;
+
+/// The least that can be a limit, bytes a second: with all links at work each still shows a sign of life in time.
+pub const BWLIMIT_MIN: u64 = 1 << 10;
+
+/// How far behind its limit a transfer may make up for it at once: timers are late, more so on a busy machine.
+pub const BWLIMIT_LATE: Duration = Duration::from_millis(40);
+
 /// How long a link waits for a portion before it takes what there is.
 pub const PORTION_PATIENCE: Duration = Duration::from_millis(20);
 
@@ -129,6 +140,15 @@ pub const DRAIN: Duration = Duration::from_secs(2);
 /// How often each side looks whether interfaces have come or gone, beside whenever the kernel says so.
 pub const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
+/// How often the sender compares what links carried with what their interfaces sent.
+pub const PROVE_EVERY: Duration = Duration::from_secs(1);
+
+/// Links come up to speed for this long before they are measured.
+pub const MEASURE_WARM_UP: Duration = Duration::from_millis(500);
+
+/// How long links are measured, each alone and all together.
+pub const MEASURE_TIME: Duration = Duration::from_secs(2);
+
 /// One change of an interface comes in several messages; after the first, look again no sooner than this.
 pub const SETTLE: Duration = Duration::from_millis(20);
 
@@ -161,6 +181,31 @@ pub const HEDGE_STARVED: Duration = Duration::from_millis(100);
 /// A chunk that is in flight twice is not sent a third time before this long after the second.
 pub const HEDGE_AGAIN: Duration = Duration::from_secs(2);
 
+/// Without `--streams`, connections on one link at most.
+pub const STREAMS_AUTO_MAX: u16 = 8;
+
+/// How often links that may yet pay for more connections are looked at.
+pub const STREAMS_LOOK: Duration = Duration::from_millis(250);
+
+/// What a number of connections carries is measured over this long, or over [`STREAMS_SPAN_TRIPS`] round trips.
+pub const STREAMS_SPAN: Duration = Duration::from_secs(1);
+/// See [`STREAMS_SPAN`].
+pub const STREAMS_SPAN_TRIPS: u32 = 10;
+
+/// More connections stay if together they carry so much more than fewer did.
+pub const STREAMS_GAIN: f64 = 1.10;
+
+/// A round trip from which on one connection may be held back by its window or by its losses.
+pub const STREAMS_RTT: Duration = Duration::from_millis(2);
+
+/// An interface so fast that one core may not keep up with one connection on it, Mbit/s …
+pub const STREAMS_SPEED_MBIT: u32 = 10_000;
+/// … if the connection carries this much, bytes a second. Virtual interfaces call themselves fast whatever they are.
+pub const STREAMS_FAST: f64 = 300e6;
+
+/// Connections that were asked for and have not all come up after this long are not waited for.
+pub const STREAMS_PATIENCE: Duration = Duration::from_secs(10);
+
 /// Connections that have not finished their handshake: in all, and from one address.
 pub const PENDING_MAX: usize = 64;
 /// See [`PENDING_MAX`].
@@ -169,8 +214,39 @@ pub const PENDING_PER_ADDRESS_MAX: usize = 8;
 /// Connections of one link that the sender dials at once.
 pub const DIALS_AT_ONCE: usize = 4;
 
-/// The port both sides use unless told otherwise.
+/// The port both sides use unless told otherwise. Receivers that wait are asked for on this UDP port, whatever TCP port
+/// they listen on.
 pub const PORT: u16 = 7411;
+
+/// When receivers are asked for, from the start on; after the last every [`ASK_AGAIN`].
+pub const ASK_AT: [Duration; 4] =
+    [Duration::ZERO, Duration::from_millis(100), Duration::from_millis(300), Duration::from_millis(700)];
+/// See [`ASK_AT`].
+pub const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// How long answers are gathered, so that a second receiver is not overlooked: so long from the start, …
+pub const ANSWERS_IN: Duration = Duration::from_secs(1);
+/// … and so long after the first answer, which other interfaces follow.
+pub const ANSWERS_AFTER_FIRST: Duration = Duration::from_millis(300);
+
+/// How long receivers are asked for if none answers, since scripts start both ends at once.
+pub const ASK_FOR: Duration = Duration::from_secs(10);
+
+/// Receivers that are listed; whoever floods us with answers gets no more memory.
+pub const FOUND_MAX: usize = 64;
+/// Addresses kept of one receiver.
+pub const FOUND_ADDRESSES_MAX: usize = 64;
+
+/// Sockets that a sender asks with, one for each of its addresses.
+pub const ASKING_MAX: usize = 128;
+
+/// Answers that a waiting receiver gives at once at most, …
+pub const ANSWERS_BURST: u32 = 256;
+/// … and in a second in the long run.
+pub const ANSWERS_PER_SECOND: u32 = 64;
+
+/// Bytes of a host's name, as Linux has it.
+pub const HOST_NAME_MAX: usize = 64;
 
 const _: () = assert!(CHUNK_LEN.is_power_of_two() && CHUNK_LEN >= 1024);
 const _: () = assert!(CHUNK_LEN.is_multiple_of(WRITE_LEN));
@@ -178,9 +254,12 @@ const _: () =
     assert!(WINDOW_START <= WINDOW_AUTO_MAX && WINDOW_AUTO_MAX <= WINDOW_MAX && WINDOW_MAX.is_multiple_of(64));
 const _: () = assert!(0 < WINDOW_AUTO_MIN && WINDOW_AUTO_MIN <= WINDOW_START);
 const _: () = assert!(DIALS_AT_ONCE < PENDING_PER_ADDRESS_MAX, "one place is left for a stranger on the same host");
+const _: () = assert!(1 < STREAMS_AUTO_MAX && STREAMS_AUTO_MAX as usize <= LINKS_MAX);
 const _: () = assert!(LINKS_MAX <= 64, "one bit of a word for each link");
+const _: () = assert!((LINKS_MAX * BWLIMIT_PIECE_MIN) as u64 * 2 < BWLIMIT_MIN * IDLE_TIMEOUT.as_secs());
 const _: () = assert!(PATH_LEN_MAX * 2 + TARGET_LEN_MAX < PAX_LEN_MAX);
 const _: () = assert!(PAX_LEN_MAX + 4 * 512 <= CHUNK_LEN);
 const _: () = assert!(HEDGE_MAX.as_millis() < IDLE_TIMEOUT.as_millis());
 const _: () = assert!(HEARTBEAT.as_millis() < HEARTBEAT_LATE.as_millis());
 const _: () = assert!(HEARTBEAT.as_millis() * 3 < IDLE_TIMEOUT.as_millis());
+const _: () = assert!(ANSWERS_IN.as_millis() < ASK_FOR.as_millis());

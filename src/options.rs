@@ -1,13 +1,16 @@
 //! What a transfer is asked to do, as meant. The command line is turned into these once, in `cli`; the conductors read
 //! nothing else.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::error::Error;
+use crate::ids::InstanceCode;
 use crate::limits;
-use crate::report::Event;
+use crate::report::{Event, Found};
 
 /// How chunks are spread over links.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -31,13 +34,90 @@ pub enum Compress {
     Level(i32),
 }
 
-/// One `--link`: an interface by name, or a local or remote address.
+/// One `--link`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LinkSpec {
     /// A local interface, as the system names it.
     Interface(String),
     /// One of our own addresses (bind to it) or one of the receiver's (connect to it).
     Address(IpAddr),
+    /// From this interface to this address of the receiver's, through a router if need be. A link-local address is
+    /// meant on that interface; one of our own there means the interface.
+    Pair {
+        /// The local interface, or its index.
+        interface: String,
+        /// The receiver's address.
+        remote: IpAddr,
+    },
+    /// Not this interface. The others are discovered, or those that are named.
+    Not(String),
+}
+
+impl LinkSpec {
+    /// The interfaces that are left out.
+    pub fn left_out(links: &[LinkSpec]) -> Vec<String> {
+        let name = |link: &LinkSpec| match link {
+            LinkSpec::Not(name) => Some(name.clone()),
+            _ => None,
+        };
+        links.iter().filter_map(name).collect()
+    }
+
+    /// Whether any link is named, so that none is discovered.
+    pub fn by_hand(links: &[LinkSpec]) -> bool {
+        links.iter().any(|link| !matches!(link, LinkSpec::Not(_)))
+    }
+}
+
+/// Where a receiver listens.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Bind {
+    /// At one of our addresses; a link-local one needs the name or the index of its interface.
+    Address(IpAddr, Option<String>),
+    /// At every address, but only for what comes in by this interface.
+    Interface(String),
+}
+
+impl LinkSpec {
+    /// What the link is called in reports.
+    pub fn name(&self) -> String {
+        match self {
+            LinkSpec::Interface(name) | LinkSpec::Not(name) => name.clone(),
+            LinkSpec::Address(ip) => ip.to_string(),
+            LinkSpec::Pair { interface, remote } => format!("{interface}={remote}"),
+        }
+    }
+}
+
+/// How fast chunks may go, in bytes of their frames a second; `None` is without a limit.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Bwlimit {
+    /// All links together.
+    pub whole: Option<NonZeroU64>,
+    /// Single links, each once.
+    pub links: Vec<(LinkSpec, Option<NonZeroU64>)>,
+}
+
+impl Bwlimit {
+    /// Limit a link, or the whole; the last word counts.
+    pub fn set(&mut self, link: Option<LinkSpec>, rate: Option<NonZeroU64>) {
+        match link {
+            None => self.whole = rate,
+            Some(link) => {
+                self.links.retain(|(known, _)| *known != link);
+                self.links.push((link, rate));
+            }
+        }
+    }
+}
+
+/// What every socket of a side is told beyond what the program needs itself.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct SocketOptions {
+    /// The congestion control, as the kernel calls it; `None` is the system's.
+    pub congestion: Option<String>,
+    /// The differentiated services code point of its packets, 0 to 63.
+    pub dscp: Option<u8>,
 }
 
 /// What is sent.
@@ -62,11 +142,26 @@ impl Sources {
 /// Called for everything worth telling while a transfer runs, from any thread; it must not block for long.
 pub type Observer = Arc<dyn Fn(Event) + Send + Sync>;
 
+/// Called with every receiver that was found, at least one: which of them is meant, or why none is. It may wait for a
+/// person.
+pub type Choose = Arc<dyn Fn(&[Found]) -> Result<usize, Error> + Send + Sync>;
+
+/// How a receiver is found that nobody named.
+#[derive(Clone)]
+pub struct Find {
+    /// Only the one that shows this.
+    pub code: Option<InstanceCode>,
+    /// Who decides. Anybody on the networks can answer, so somebody must.
+    pub choose: Choose,
+}
+
 /// The sending side of a transfer.
 #[derive(Clone)]
 pub struct SendOptions {
     /// What is sent.
     pub sources: Sources,
+    /// Find the receiver on the directly attached networks; `host` and `port` are not used then.
+    pub find: Option<Find>,
     /// The receiver's name or address, as given.
     pub host: String,
     /// The receiver's port.
@@ -79,6 +174,10 @@ pub struct SendOptions {
     pub compress: Compress,
     /// How chunks are spread over links.
     pub schedule: Schedule,
+    /// How fast chunks may go.
+    pub bwlimit: Bwlimit,
+    /// For every socket.
+    pub sockets: SocketOptions,
     /// With every link silent, how long to wait for one.
     pub timeout: Duration,
     /// Chunks this side holds at most, 1 to [`limits::WINDOW_MAX`]; `None` lets the program choose, see
@@ -88,6 +187,17 @@ pub struct SendOptions {
     pub manifest: Option<PathBuf>,
     /// Where events go.
     pub observer: Observer,
+}
+
+/// A look at the links.
+#[derive(Clone)]
+pub struct LinksOptions {
+    /// As for sending: the receiver, if its links are to be measured, and what all connections are told.
+    pub send: SendOptions,
+    /// Whether there is a receiver.
+    pub measure: bool,
+    /// How long each link is measured, and all of them together.
+    pub time: Duration,
 }
 
 /// What is received into.
@@ -105,9 +215,13 @@ pub struct RecvOptions {
     /// What is received into.
     pub destination: Destination,
     /// Where to listen; `None` is every address of both families.
-    pub listen: Option<IpAddr>,
+    pub bind: Option<Bind>,
     /// The port; 0 lets the system choose.
     pub port: u16,
+    /// For every socket.
+    pub sockets: SocketOptions,
+    /// Senders cannot find it, they must name it.
+    pub hidden: bool,
     /// With every link silent, how long to wait for one.
     pub timeout: Duration,
     /// Chunks this side holds at most, 1 to [`limits::WINDOW_MAX`]; `None` lets the program choose, see
@@ -161,12 +275,15 @@ impl SendOptions {
     pub fn new(sources: Sources, host: &str) -> SendOptions {
         SendOptions {
             sources,
+            find: None,
             host: host.to_owned(),
             port: limits::PORT,
             links: Vec::new(),
             streams: None,
             compress: Compress::Auto,
             schedule: Schedule::Pull,
+            bwlimit: Bwlimit::default(),
+            sockets: SocketOptions::default(),
             timeout: limits::TIMEOUT_DEFAULT,
             window_chunks: None,
             manifest: None,
@@ -180,18 +297,15 @@ impl RecvOptions {
     pub fn new(destination: Destination) -> RecvOptions {
         RecvOptions {
             destination,
-            listen: None,
+            bind: None,
             port: limits::PORT,
+            sockets: SocketOptions::default(),
+            hidden: false,
             timeout: limits::TIMEOUT_DEFAULT,
             window_chunks: None,
             manifest: None,
             observer: Arc::new(|_| {}),
         }
-    }
-
-    /// The wildcard or chosen address with the port.
-    pub fn listen_addr(&self) -> Option<SocketAddr> {
-        self.listen.map(|ip| SocketAddr::new(ip, self.port))
     }
 }
 

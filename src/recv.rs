@@ -1,7 +1,7 @@
 //! The receiving conductor: listens, builds the stages, owns the session, waits, reports. Mirrors [`crate::send`].
 //!
 //! 1. Look at the destination before listening, so that a destination that cannot be used costs nothing.
-//! 2. Listen; take the first Hello whose offer fits the destination (Welcome), and every Join of its session.
+//! 2. Listen, and answer senders that look for a receiver; take the first Hello whose offer fits the destination (Welcome), and every Join of its session.
 //! 3. Start the stages: `workers` threads open and verify chunks in any order; the flow restores the order; whoever
 //!    completes a gap hands the chunks in order to the sink, which has threads of its own.
 //! 4. When everything that Finish counts has been delivered: compare digests, let the sink finish and sync.
@@ -22,19 +22,23 @@ use tokio::task::LocalSet;
 use tokio::time::{Instant, timeout};
 
 use self::conductor::Conductor;
-use self::door::{Caller, advertised, answer_the_door, cannot_listen, first_hello, peer_name, reachable_at, refuse};
+use self::door::{
+    Caller, Door, advertised, announced, announcer, answer_the_door, cannot_listen, peer_name, reachable_at, refuse,
+};
 use self::stages::{Stages, worker_count};
 use crate::error::Error;
-use crate::ids::LinkId;
+use crate::ids::{InstanceId, LinkId};
 use crate::limits;
+use crate::link::cables::Cables;
+use crate::link::listen::Pending;
 use crate::link::watch::{Interrupts, Watch};
-use crate::link::{describe_io, handshake, listen};
+use crate::link::{describe_io, dial, handshake, listen, socket};
 use crate::manifest::Draft;
 use crate::options::{Destination, RecvOptions, Window};
 use crate::report::{Event, ManifestReport, Report};
 use crate::sink::{self, Prepared, Sink};
 use crate::stats::{Phase, Stats, memory_available};
-use crate::wire::{self, Handshake};
+use crate::wire::{self, Handshake, Layout, Offer};
 
 /// Receive what a sender brings. Returns once everything is durable and verified, or with the reason why not; `stats`
 /// can be watched meanwhile.
@@ -42,6 +46,7 @@ use crate::wire::{self, Handshake};
 /// # Errors
 /// Every variant of [`Error`]; both ends end with the same exit code wherever they can still tell each other.
 pub fn run(options: RecvOptions, stats: Arc<Stats>) -> Result<Report, Error> {
+    socket::check(&options.sockets).map_err(Error::Usage)?;
     let mut prepared = Prepared::new(&options.destination)?;
     let manifest = Manifest::begin(&options)?;
     if let Some(manifest) = &manifest {
@@ -85,25 +90,83 @@ async fn converse(
 ) -> Result<Report, Error> {
     let mut interrupts =
         Interrupts::listen().map_err(|e| Error::Bug(format!("cannot listen for signals: {}", describe_io(&e))))?;
-    let listener = listen::listen(options.listen, options.port).map_err(|e| cannot_listen(&options, &e))?;
+    let listener = listen::listen(options.bind.as_ref(), options.port, &options.sockets)
+        .map_err(|e| cannot_listen(&options, &e))?;
     let port = listener.local_addr().map_or(options.port, |a| a.port());
-    (options.observer)(Event::Listening { addrs: reachable_at(&options, port) });
+    let cables = Cables::watched();
+    let instance =
+        InstanceId(dial::fresh_nonce().map_err(|e| Error::Bug(format!("no random bytes: {}", describe_io(&e))))?);
+    let mut announcer = announcer(&options, instance, port, &cables);
+    let code = announcer.as_ref().map(|_| instance.code());
+    (options.observer)(Event::Listening { addrs: reachable_at(&options, port), code });
 
-    let (call, mut callers) = mpsc::unbounded_channel();
-    tokio::task::spawn_local(answer_the_door(listener, call, options.observer.clone()));
-    let (first, offer) = tokio::select! {
-        first = first_hello(&mut callers) => first,
-        signal = interrupts.next() => return Err(Error::Interrupted(format!("{signal} while waiting for a sender"))),
-    };
+    let (call, callers) = mpsc::unbounded_channel();
+    let pending = Pending::default();
+    let beside = if options.bind.is_none() { listen::beside(&listener, &options.sockets) } else { Vec::new() };
+    for listener in std::iter::once(listener).chain(beside) {
+        tokio::task::spawn_local(answer_the_door(listener, pending.clone(), call.clone(), options.observer.clone()));
+    }
+    let mut door = Door { port, callers, waiting: None, cables };
+    loop {
+        let (first, offer) = tokio::select! {
+            first = door.first_hello() => first,
+            signal = interrupts.next() => return Err(Error::Interrupted(format!("{signal} while waiting for a sender"))),
+            // only while nobody is served
+            never = announced(announcer.as_mut()) => match never {},
+        };
+        if offer != Offer::Measure {
+            return serve(
+                &options,
+                stats,
+                Some(Transfer { prepared, manifest, offer }),
+                first,
+                &mut door,
+                &mut interrupts,
+            )
+            .await;
+        }
+        (options.observer)(Event::Measured { peer: first.peer });
+        let quiet = RecvOptions { observer: Arc::new(|_| {}), ..options.clone() };
+        match serve(&quiet, Arc::default(), None, first, &mut door, &mut interrupts).await {
+            Err(error @ Error::Interrupted(_)) if door.waiting.is_none() => return Err(error),
+            // however it ended, nothing was received and the next one is waited for
+            _ => {}
+        }
+    }
+}
+
+/// What is received.
+struct Transfer {
+    prepared: Prepared,
+    manifest: Option<Manifest>,
+    offer: Offer,
+}
+
+/// One session, from its first connection on. Without anything to receive it lets the sender see how fast its links are.
+async fn serve(
+    options: &RecvOptions,
+    stats: Arc<Stats>,
+    transfer: Option<Transfer>,
+    first: Caller,
+    door: &mut Door,
+    interrupts: &mut Interrupts,
+) -> Result<Report, Error> {
     let Caller { mut stream, peer, message, .. } = first;
     let Handshake::Hello { session, .. } = message else { unreachable!("first_hello returns a Hello") };
 
     let began = Instant::now();
     let (fail, mut failure) = mpsc::unbounded_channel();
-    let opened = prepared.layout(&offer).and_then(|layout| {
-        let on_error = move |error| drop(fail.send(error));
-        Ok((layout, prepared.open(&offer, stats.clone(), worker_count(), Box::new(on_error))?))
-    });
+    let on_error = Box::new(move |error| drop(fail.send(error)));
+    let measuring = transfer.is_none();
+    let (opened, manifest) = match transfer {
+        Some(Transfer { prepared, manifest, offer }) => {
+            let opened = prepared
+                .layout(&offer)
+                .and_then(|layout| Ok((layout, prepared.open(&offer, stats.clone(), worker_count(), on_error)?)));
+            (opened, manifest)
+        }
+        None => (sink::discard(stats.clone(), on_error).map(|sink| (Layout::Raw, sink)), None),
+    };
     let (layout, sink) = match opened {
         Ok(opened) => opened,
         Err(error) => {
@@ -113,7 +176,7 @@ async fn converse(
     };
     let window = Window::chosen(options.window_chunks, memory_available());
     let (events, mut inbox) = mpsc::unbounded_channel();
-    let stages = match Stages::start(session, window, &sink, stats.clone(), events) {
+    let stages = match Stages::start(session, window, &sink, stats.clone(), events, door.cables.clone()) {
         Ok(stages) => stages,
         Err(error) => {
             refuse(&mut stream, &error).await;
@@ -121,7 +184,9 @@ async fn converse(
             return Err(error);
         }
     };
-    let welcome = Handshake::Welcome { session, layout, window_chunks: window.max, addresses: advertised(port) };
+    let port = door.port;
+    let welcome =
+        Handshake::Welcome { session, layout, window_chunks: window.max, addresses: advertised(options, port) };
     if let Err(e) = handshake::say(&mut stream, &welcome, &wire::PUBLISHED_KEY).await {
         abort(sink).await;
         return Err(Error::Network(format!("the sender at {} left during the handshake: {e}", peer_name(peer))));
@@ -131,25 +196,22 @@ async fn converse(
     stats.enter(Phase::Moving);
 
     let mut conductor = Conductor {
-        options: &options,
+        options,
         session: stages.session.clone(),
         port,
-        advertised: advertised(port),
+        advertised: advertised(options, port),
         watch: Watch::new(options.timeout, Instant::now()),
         joined: HashSet::new(),
         damaged: HashMap::new(),
         peers: Vec::new(),
         finish: None,
+        measuring,
     };
     conductor.start_link(LinkId(0), stream, peer, None);
-    let outcome = conductor.receive(&mut inbox, &mut callers, &mut failure, &mut interrupts).await;
+    let outcome = conductor.receive(&mut inbox, door, &mut failure, interrupts).await;
     let mut left = None;
     let outcome = match outcome {
-        Ok(finish) => {
-            conductor
-                .commit(sink, finish, layout, &stages, &mut inbox, &mut callers, &mut failure, &mut interrupts)
-                .await
-        }
+        Ok(finish) => conductor.commit(sink, finish, layout, &stages, &mut inbox, door, &mut failure, interrupts).await,
         Err(error) => {
             left = Some(sink);
             Err(error)
@@ -159,7 +221,7 @@ async fn converse(
         Ok((finish, end)) => {
             let elapsed = began.elapsed();
             stats.enter(Phase::Done);
-            conductor.until_bye(&mut inbox, &mut callers).await;
+            conductor.until_bye(&mut inbox, door).await;
             let manifest = manifest.and_then(Manifest::finish);
             Ok(conductor.report(finish, end, manifest, began, elapsed))
         }
@@ -168,7 +230,9 @@ async fn converse(
             if !matches!(error, Error::Peer { .. } | Error::Network(_)) {
                 conductor.session.last_words().abort = Some((error.exit_code(), error.reason()));
                 conductor.session.bells.ring_all();
-                let _ = timeout(limits::DRAIN, conductor.until_told(&mut inbox, &mut callers, &error)).await;
+                if !measuring {
+                    let _ = timeout(limits::DRAIN, conductor.until_told(&mut inbox, door, &error)).await;
+                }
             }
             if let Some(sink) = left {
                 abort(sink).await;

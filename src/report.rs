@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::error::ExitCode;
-use crate::ids::Digest;
+use crate::ids::{Digest, InstanceCode};
 use crate::stats::StageTimes;
 pub use limit::{End, Limit, Limited, limit};
 
@@ -124,12 +124,16 @@ pub struct LinkReport {
     pub outages: u64,
     /// How long it was away in all, until the end where it did not come back.
     pub away: Duration,
+    /// Connections on it, the most at once; without those that were tried and did not pay.
+    pub connections: u64,
     /// Why it died last.
     pub last_error: Option<String>,
     /// Moving chunks' bytes to or from its sockets.
     pub busy: Duration,
     /// In the middle of a chunk, without room in its sockets (sender) or bytes from them (receiver).
     pub network: Duration,
+    /// Of that, held back by `--bwlimit` (sender).
+    pub limited: Duration,
     /// Up without a chunk: none was sealed (sender), or none came (receiver).
     pub idle: Duration,
     /// Up without credit for the next chunk (sender) or a buffer for it (receiver).
@@ -266,6 +270,17 @@ impl Report {
     }
 }
 
+/// A receiver that waits and was found without an address.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// What its host calls itself, raw bytes; escape before printing.
+    pub host: Vec<u8>,
+    /// Where it can be dialled, best first; never empty.
+    pub addrs: Vec<SocketAddr>,
+    /// What it shows.
+    pub code: InstanceCode,
+}
+
 /// Something worth telling while a transfer runs.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Event {
@@ -273,6 +288,13 @@ pub enum Event {
     Listening {
         /// Addresses with the port.
         addrs: Vec<SocketAddr>,
+        /// What a sender that finds the receiver by itself must show; nothing if it cannot be found.
+        code: Option<InstanceCode>,
+    },
+    /// No sender can find this receiver by itself.
+    NotAnnounced {
+        /// Why.
+        why: String,
     },
     /// The two ends have agreed to begin.
     Connected {
@@ -301,6 +323,20 @@ pub enum Event {
         link: String,
         /// Chunks so far on it.
         count: u64,
+    },
+    /// It was measured how many connections a link shall have.
+    Streams {
+        /// Its name.
+        link: String,
+        /// So many.
+        connections: u16,
+        /// What they carry together, one connection being 1; if there is only one, what twice as many carried.
+        gain: f64,
+    },
+    /// Somebody measures the links of a receiver that waits.
+    Measured {
+        /// The peer's address.
+        peer: SocketAddr,
     },
     /// Anything else that a person should read.
     Warning(String),

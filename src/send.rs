@@ -8,16 +8,18 @@
 //! 5. Wait for the first of: Commit, a failure on either side, a signal, all links lost.
 //! 6. Say so on every link (Bye or Abort), give the peer [`limits::DRAIN`] to close, and report.
 //!
-//! Steps 2 to 5 have a room each: `reach`, `stages` (with `compress`), `fleet`, `conductor`.
+//! Steps 2 to 5 have a room each: `reach`, `stages` (with `compress`), `fleet` (with `knee`), `conductor`.
 
 mod compress;
 mod conductor;
 mod fleet;
+mod knee;
+pub mod measure;
 mod reach;
 mod stages;
 
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -29,16 +31,18 @@ use tokio::time::{Instant, timeout};
 
 use self::conductor::Conductor;
 use self::fleet::Fleet;
-use self::reach::agree;
+use self::reach::{Agreed, agree};
 use self::stages::{Stages, Totals};
 use crate::error::{Error, ExitCode};
 use crate::flow::SendFlow;
 use crate::ids::SessionId;
 use crate::limits;
 use crate::link::cables::Cables;
+use crate::link::proof::Proof;
 use crate::link::send_link::SendSession;
+use crate::link::throttle::Limits;
 use crate::link::watch::{Interrupts, Watch};
-use crate::link::{Clock, describe_io, dial};
+use crate::link::{Clock, describe_io, dial, socket};
 use crate::manifest::{Draft, Pen};
 use crate::options::{Schedule, SendOptions, Sources, Window};
 use crate::report::{Event, LinkReport, ManifestReport, Report};
@@ -52,6 +56,7 @@ use crate::wire::{self, Commit, Control, Offer};
 /// # Errors
 /// Every variant of [`Error`]; both ends end with the same exit code wherever they can still tell each other.
 pub fn run(options: SendOptions, stats: Arc<Stats>) -> Result<Report, Error> {
+    socket::check(&options.sockets).map_err(Error::Usage)?;
     let mut source = Source::open(&options.sources)?;
     let manifest = match &options.manifest {
         Some(path) => Some(Draft::create(path, options.sources.paths())?),
@@ -71,6 +76,8 @@ pub fn run(options: SendOptions, stats: Arc<Stats>) -> Result<Report, Error> {
 
 /// What is sent, looked at and not yet begun.
 enum Source {
+    /// Worthless bytes until there are enough.
+    Measure(Arc<AtomicBool>),
     Stdin,
     Tree(source::Tree),
 }
@@ -85,13 +92,14 @@ impl Source {
 
     fn recorded(self) -> Source {
         match self {
-            Source::Stdin => Source::Stdin,
             Source::Tree(tree) => Source::Tree(tree.recorded()),
+            other => other,
         }
     }
 
     fn offer(&self) -> Offer {
         match self {
+            Source::Measure(_) => Offer::Measure,
             Source::Stdin => Offer::Stream,
             Source::Tree(tree) => tree.offer(),
         }
@@ -112,30 +120,48 @@ async fn converse(
         agreed = agree(&options, session, source.offer()) => agreed?,
         signal = interrupts.next() => return Err(Error::Interrupted(format!("{signal} before the receiver was reached"))),
     };
-    let began = Instant::now();
     (options.observer)(Event::Connected { peer: agreed.peer });
+    deliver(&options, stats, source, draft.zip(pen), session, agreed, &mut interrupts, |_, _| {}).await
+}
+
+/// Everything from Welcome on. `begun` is told of the session and of the links, of which there may be more later.
+#[expect(clippy::too_many_arguments, reason = "what a session is made of; two callers")]
+async fn deliver(
+    options: &SendOptions,
+    stats: Arc<Stats>,
+    source: Source,
+    manifest: Option<(Draft, Pen)>,
+    session: SessionId,
+    agreed: Agreed,
+    interrupts: &mut Interrupts,
+    begun: impl FnOnce(&Arc<SendSession>, &Fleet),
+) -> Result<Report, Error> {
+    let (draft, pen) = manifest.unzip();
+    let began = Instant::now();
     stats.begin();
     stats.enter(Phase::Moving);
-
     let (events, mut inbox) = mpsc::unbounded_channel();
     let session = Arc::new(SendSession {
         session,
         clock: Clock::start(),
         flow: Mutex::new(SendFlow::new(session, options.schedule)),
         strict: options.schedule == Schedule::RoundRobin,
+        limits: Limits::new(&options.bwlimit),
+        sockets: options.sockets.clone(),
         key: wire::PUBLISHED_KEY,
         cables: Cables::watched(),
         bells: Default::default(),
         last_words: Default::default(),
         events,
         stats: stats.clone(),
+        expelled: Default::default(),
         lens: Mutex::new((0, VecDeque::new())),
         by_link: Default::default(),
     });
     let window = Window::chosen(options.window_chunks, memory_available()).start.min(agreed.window_chunks) as usize;
     let workers = thread::available_parallelism().map_or(2, |n| n.get()).max(2);
     // one more for each worker: sealing swaps the content's buffer for a scratch buffer
-    let stages = match Stages::start(source, pen, &agreed, &options, session.clone(), window, workers) {
+    let stages = match Stages::start(source, pen, &agreed, options, session.clone(), window, workers) {
         Ok(stages) => stages,
         Err(error) => {
             abandon(agreed.stream, &error).await;
@@ -143,12 +169,14 @@ async fn converse(
         }
     };
     let mut conductor = Conductor {
-        options: &options,
+        options,
         session: &session,
         watch: Watch::new(options.timeout, Instant::now()),
-        fleet: Fleet::launch(&session, &options, agreed),
+        fleet: Fleet::launch(&session, options, agreed),
+        proof: Proof::default(),
     };
-    let outcome = conductor.wait(&mut inbox, stages.totals, &mut interrupts).await;
+    begun(&session, &conductor.fleet);
+    let outcome = conductor.wait(&mut inbox, stages.totals, interrupts).await;
     let outcome = match outcome {
         Ok((commit, totals)) => {
             session.last_words().bye = true;

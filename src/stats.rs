@@ -59,6 +59,8 @@ pub struct LinkStats {
     pub name: String,
     /// Connections up right now.
     pub up: AtomicU64,
+    /// See [`LinkReport::connections`].
+    pub connections: AtomicU64,
     /// See [`LinkReport::wire_bytes`].
     pub wire_bytes: AtomicU64,
     /// See [`LinkReport::chunks`].
@@ -84,6 +86,8 @@ pub struct LinkWatch {
     pub busy: Tally,
     /// In the middle of a chunk, with no room in the socket (sender) or no bytes from it (receiver).
     pub network: Tally,
+    /// Of that, waiting for leave by `--bwlimit`.
+    pub limited: Tally,
     /// Without a chunk: none is sealed (sender), or none comes (receiver).
     pub idle: Tally,
     /// Without credit for the next chunk (sender) or a buffer for it (receiver).
@@ -151,7 +155,7 @@ impl Stats {
             add(*stage, watch.busy.total(), watch.wait_in.total(), watch.wait_out.total());
         }
         for link in self.links() {
-            let LinkWatch { busy, network, idle, held } = &link.times;
+            let LinkWatch { busy, network, idle, held, .. } = &link.times;
             let (busy, network, idle, held) = (busy.total(), network.total(), idle.total(), held.total());
             match links {
                 Stage::Send => add(links, busy, idle + held, network),
@@ -177,6 +181,20 @@ impl Stats {
 }
 
 impl LinkStats {
+    /// One more connection.
+    pub fn connected(&self) {
+        let up = self.up.fetch_add(1, Relaxed) + 1;
+        self.connections.fetch_max(up, Relaxed);
+    }
+
+    /// One connection less, which did not pay if `left`.
+    pub fn disconnected(&self, left: bool) {
+        let up = self.up.fetch_sub(1, Relaxed) - 1;
+        if left {
+            self.connections.store(up, Relaxed);
+        }
+    }
+
     /// The counters as the final report has them; how long the link was away is known elsewhere.
     pub fn report(&self, away: Duration) -> LinkReport {
         LinkReport {
@@ -188,9 +206,11 @@ impl LinkStats {
             corrupt: self.corrupt.load(Relaxed),
             outages: self.outages.load(Relaxed),
             away,
+            connections: self.connections.load(Relaxed),
             last_error: self.last_error.lock().expect("no thread panics while it holds this lock").clone(),
             busy: self.times.busy.total(),
             network: self.times.network.total(),
+            limited: self.times.limited.total(),
             idle: self.times.idle.total(),
             held: self.times.held.total(),
         }

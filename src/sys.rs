@@ -41,43 +41,73 @@ pub fn set_receive_low_water(socket: impl AsFd, bytes: usize) -> io::Result<()> 
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// What TCP says of a connection. See `TCP_INFO` in tcp(7).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// What TCP says of a connection (`TCP_INFO`, see tcp(7)).
+#[derive(Default, Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TcpState {
     /// Packets sent and not acknowledged.
     pub unacked: u32,
     /// How often in a row a retransmission timer has run out, since anything was last acknowledged.
     pub retransmits: u8,
+    /// Packets sent again, in all.
+    pub resent: u32,
     /// Since data last came.
     pub quiet: Duration,
     /// The largest packet that the way is said to carry, bytes.
     pub pmtu: u32,
+    /// Bytes of ours in one packet.
+    pub mss: u32,
+    /// The round trip, smoothed.
+    pub rtt: Duration,
+    /// The shortest round trip yet; `None` until there was one, or where the kernel does not tell.
+    pub min_rtt: Option<Duration>,
+    /// Bytes of ours that the peer's kernel has; `None` where the kernel does not tell.
+    pub acked: Option<u64>,
 }
 
 /// Ask TCP about a connection.
 pub fn tcp_state(socket: impl AsFd) -> io::Result<TcpState> {
-    // SAFETY: tcp_info is integers only, for which zeros are a value.
-    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
-    let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // `struct tcp_info` of linux/tcp.h only ever grows at its end; the crate's own lacks the tail.
+    const RETRANSMITS: usize = 2;
+    const SND_MSS: usize = 16;
+    const UNACKED: usize = 24;
+    const LAST_DATA_RECV: usize = 52;
+    const PMTU: usize = 60;
+    const RTT: usize = 68;
+    const TOTAL_RETRANS: usize = 100;
+    const BYTES_ACKED: usize = 120;
+    const MIN_RTT: usize = 148;
+    let mut info = [0u8; 256];
+    let mut len = info.len() as libc::socklen_t;
     // SAFETY: the descriptor is open, since it is borrowed; the kernel writes at most `len` bytes to a place that has as
-    // many, and any bytes are a value of it. What an older kernel does not write stays zero.
+    // many, and leaves in `len` how many it wrote.
     let done = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),
             libc::IPPROTO_TCP,
             libc::TCP_INFO,
-            (&raw mut info).cast(),
+            info.as_mut_ptr().cast(),
             &raw mut len,
         )
     };
     if done != 0 {
         return Err(io::Error::last_os_error());
     }
+    let told = &info[..(len as usize).min(info.len())];
+    // what an older kernel does not write
+    let word = |at: usize| told.get(at..).and_then(|rest| rest.first_chunk()).map(|bytes| u32::from_ne_bytes(*bytes));
+    let acked = told.get(BYTES_ACKED..).and_then(|rest| rest.first_chunk()).map(|bytes| u64::from_ne_bytes(*bytes));
+    let micros = |word: u32| Duration::from_micros(word.into());
     Ok(TcpState {
-        unacked: info.tcpi_unacked,
-        retransmits: info.tcpi_retransmits,
-        quiet: Duration::from_millis(info.tcpi_last_data_recv.into()),
-        pmtu: info.tcpi_pmtu,
+        unacked: word(UNACKED).unwrap_or(0),
+        retransmits: told.get(RETRANSMITS).copied().unwrap_or(0),
+        resent: word(TOTAL_RETRANS).unwrap_or(0),
+        quiet: Duration::from_millis(word(LAST_DATA_RECV).unwrap_or(0).into()),
+        pmtu: word(PMTU).unwrap_or(0),
+        mss: word(SND_MSS).unwrap_or(0),
+        rtt: micros(word(RTT).unwrap_or(0)),
+        // all ones until there is a sample
+        min_rtt: word(MIN_RTT).filter(|rtt| *rtt != u32::MAX).map(micros),
+        acked,
     })
 }
 
@@ -106,14 +136,22 @@ mod tests {
     }
 
     #[test]
-    fn tcp_tells_of_a_connection_and_of_nothing_else() {
+    fn the_kernel_tells_how_much_has_arrived_and_how_soon() {
+        use std::io::{Read, Write};
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let near = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let state = tcp_state(&near).unwrap();
-        assert_eq!((state.unacked, state.retransmits), (0, 0));
-        assert!(state.pmtu > 1000 && state.quiet < Duration::from_secs(60), "{state:?}");
-        let file = std::fs::File::open("/dev/null").unwrap();
-        assert_eq!(tcp_state(&file).unwrap_err().raw_os_error(), Some(libc::ENOTSOCK));
+        assert!(tcp_state(std::net::UdpSocket::bind("127.0.0.1:0").unwrap()).is_err());
+        let mut near = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut far, _) = listener.accept().unwrap();
+        near.write_all(&[1; 5000]).unwrap();
+        far.read_exact(&mut [0; 5000]).unwrap();
+        // an answer carries the acknowledgement
+        far.write_all(&[1]).unwrap();
+        near.read_exact(&mut [0]).unwrap();
+        let told = tcp_state(&near).unwrap();
+        // the handshake's own number counts in some kernels
+        assert!((5000..=5001).contains(&told.acked.unwrap()), "{told:?}");
+        assert!(told.pmtu > 1000 && told.mss > 500 && told.unacked == 0, "{told:?}");
+        assert!(told.min_rtt.unwrap() < Duration::from_secs(5) && told.rtt < Duration::from_secs(5), "{told:?}");
     }
 
     #[test]

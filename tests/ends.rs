@@ -32,6 +32,19 @@ pub fn scratch() -> tempfile::TempDir {
     made.or_else(|_| tempfile::tempdir()).expect("a place for trees")
 }
 
+/// A shared library of this C, as what a command's environment needs to be changed by it (`LD_PRELOAD=...`); nothing,
+/// said loudly, without a compiler.
+pub fn shim(dir: &Path, text: &str) -> Option<String> {
+    let (shim, code) = (dir.join("shim.so"), dir.join("shim.c"));
+    std::fs::write(&code, text).expect("a writable directory");
+    let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&shim).arg(&code).arg("-ldl").status();
+    if !built.is_ok_and(|s| s.success()) {
+        eprintln!("SKIPPED: a test with a changed system call: this needs a C compiler");
+        return None;
+    }
+    Some(format!("LD_PRELOAD={}", shim.display()))
+}
+
 /// A number that may be chosen from outside.
 pub fn from_env(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().map_or(default, |n| n.parse().unwrap_or_else(|_| panic!("{name} is no number")))

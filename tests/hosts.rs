@@ -5,13 +5,18 @@
 //! everybody's patience has ended.
 
 use std::cell::Cell;
+use std::fs::File;
 use std::io::{PipeWriter, Write, pipe};
+use std::net::UdpSocket;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::ends::{BLAST, End, Outcome, PATIENCE, Run};
 
@@ -145,6 +150,25 @@ impl Lab {
         let shown = self.on(host, &format!("ip -6 -oneline address show dev l{link} scope link"));
         let address = shown.split_whitespace().find(|word| word.starts_with("fe80"));
         address.and_then(|a| a.split('/').next()).unwrap_or_else(|| panic!("no link-local address in {shown}")).into()
+    }
+
+    /// A socket on a host, bound to that address.
+    pub fn datagrams(&self, host: Host, address: &str) -> UdpSocket {
+        let namespace = File::open(format!("/run/netns/{}", self.namespace(host))).expect("the lab is up");
+        let bound = thread::scope(|scope| {
+            // a thread of its own goes there; the socket stays there when the thread has ended
+            let there = scope.spawn(|| {
+                move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).expect("root may");
+                UdpSocket::bind(address)
+            });
+            there.join().expect("it only binds")
+        });
+        bound.unwrap_or_else(|e| panic!("{address}: {e}"))
+    }
+
+    /// The number of an interface on a host.
+    pub fn index(&self, host: Host, link: u32) -> u32 {
+        self.on(host, &format!("cat /sys/class/net/l{link}/ifindex")).trim().parse().expect("a number")
     }
 
     /// Bytes that host a has sent on a link.
@@ -295,13 +319,37 @@ pub struct Arrived {
 impl Stream {
     /// `blast recv -` on b and `blast send - TO` on a, with more arguments for each.
     pub fn start(lab: &Lab, length: Length, to: &str, send: &[&str], recv: &[&str]) -> Stream {
-        let receiver = lab.blast(Host::B, &["recv", "-v"]).args(recv).last("-").start();
+        Stream::start_in(lab, &[], length, to, send, recv)
+    }
+
+    /// The same, both in this environment (`NAME=value`).
+    pub fn start_in(lab: &Lab, env: &[&str], length: Length, to: &str, send: &[&str], recv: &[&str]) -> Stream {
+        let receiver =
+            lab.command(Host::B, &["env"]).args(env).args(&[BLAST, "recv", "-v"]).args(recv).last("-").start();
         receiver.says("listening on port");
+        Stream::to_in(lab, receiver, env, length, to, send)
+    }
+
+    /// `blast send - TO` on a, to a receiver that has been started on b.
+    pub fn to(lab: &Lab, receiver: End, length: Length, to: &str, send: &[&str]) -> Stream {
+        Stream::to_in(lab, receiver, &[], length, to, send)
+    }
+
+    fn to_in(lab: &Lab, receiver: End, env: &[&str], length: Length, to: &str, send: &[&str]) -> Stream {
         let (input, feed) = pipe().expect("a pipe");
         let source = Source::start(feed, length);
         // what the sender has read ahead must still go when the test has seen enough
         let ahead = if matches!(length, Length::Open) { &["--window", "24M"][..] } else { &[] };
-        let sender = lab.blast(Host::A, &["send", "-v"]).args(ahead).args(send).last("-").last(to).stdin(input).start();
+        let sender = lab
+            .command(Host::A, &["env"])
+            .args(env)
+            .args(&[BLAST, "send", "-v"])
+            .args(ahead)
+            .args(send)
+            .last("-")
+            .last(to)
+            .stdin(input)
+            .start();
         Stream { sender, receiver, source }
     }
 

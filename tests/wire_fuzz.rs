@@ -32,6 +32,14 @@ fn handshakes_never_panic() {
 }
 
 #[test]
+fn announcements_never_panic() {
+    replay("wire_announce", |input| {
+        announce(input);
+        announce(&mended_announce(input));
+    });
+}
+
+#[test]
 fn payloads_never_panic() {
     replay("chunk_open", open);
 }
@@ -101,6 +109,14 @@ fn handshake(input: &[u8]) {
     }
 }
 
+/// A datagram.
+fn announce(input: &[u8]) {
+    match decode_announce(input) {
+        Ok(message) => assert_eq!(encode_announce(&message), *input, "a datagram has one encoding"),
+        Err(error) => drop(error.to_string()),
+    }
+}
+
 /// Four bytes of content length, then a compressed payload.
 fn open(input: &[u8]) {
     thread_local! {
@@ -153,4 +169,13 @@ fn mended_handshake(input: &[u8]) -> Vec<u8> {
         message[end..].copy_from_slice(&mac);
     }
     message
+}
+
+/// The same datagram with its tag put right.
+fn mended_announce(input: &[u8]) -> Vec<u8> {
+    let mut datagram = input.to_vec();
+    if let Some((signed, last)) = datagram.split_last_chunk_mut::<16>() {
+        *last = tag(signed);
+    }
+    datagram
 }

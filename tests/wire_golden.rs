@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use blast::error::ExitCode;
-use blast::ids::{Digest, LinkId, Seq, SessionId};
+use blast::ids::{Digest, InstanceId, LinkId, Seq, SessionId};
 use blast::report::{Note, NoteKind};
 use blast::stats::{Stage, StageTimes};
 use blast::wire::*;
@@ -466,4 +466,38 @@ fn another_version_and_a_stranger_are_told_apart() {
 
     let converted = decode_handshake_prefix(b"blast\n\0\x01\0\x01\0\x11\0\0\0\0").unwrap_err();
     assert!(matches!(converted, WireError::NotBlast { .. }), "a path that converts line ends is found out");
+}
+
+fn announce_golden(message: Announce, golden: &str) {
+    let golden = bytes(golden);
+    assert_eq!(hex(&encode_announce(&message)), hex(&golden), "{message:?}");
+    assert_eq!(decode_announce(&golden), Ok(message));
+}
+
+#[test]
+fn query() {
+    announce_golden(
+        Announce::Query { nonce: NONCE },
+        "626c6173740d0a00 0100 51 00 0000 0000 | magic, version, kind, length of the name, port, reserved
+         a0a1a2a3a4a5a6a7a8a9aaabacadaeaf | nonce
+         00000000000000000000000000000000 | instance
+         00000000000000000000000000000000 00000000000000000000000000000000 | name
+         00000000000000000000000000000000 00000000000000000000000000000000
+         aac547553f1901a4811a0e9c62283bdf | tag",
+    );
+}
+
+#[test]
+fn answer() {
+    let instance = InstanceId(*b"an instance's id");
+    assert_eq!(instance.code().to_string(), "1D3-MSR");
+    announce_golden(
+        Announce::Answer { nonce: NONCE, port: 7411, instance, host: b"host-b".to_vec() },
+        "626c6173740d0a00 0100 52 06 f31c 0000 | magic, version, kind, length of the name, port, reserved
+         a0a1a2a3a4a5a6a7a8a9aaabacadaeaf | nonce
+         616e20696e7374616e63652773206964 | instance
+         686f73742d6200000000000000000000 00000000000000000000000000000000 | name
+         00000000000000000000000000000000 00000000000000000000000000000000
+         44b821dc54521c0b8f5cdfc29993eca3 | tag",
+    );
 }

@@ -3,9 +3,9 @@
 //! bytes: a path is never made text, and only the last operand of `send` is ever read as an address.
 
 use std::ffi::{OsStr, OsString};
-use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
@@ -13,10 +13,17 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::misuse::Misuse;
 use super::target::target;
-use super::values::{compress, duration, link, listen, streams, window};
-use crate::error::escape;
+use super::values::{
+    BwlimitTyped, Streams, bind, bwlimit, code, compress, congestion, dscp, duration, link, streams, window,
+};
+use crate::error::{Error, escape};
+use crate::ids::InstanceCode;
 use crate::limits;
-use crate::options::{Compress, Destination, LinkSpec, RecvOptions, Schedule, SendOptions, Sources, VerifyOptions};
+use crate::options::{
+    Bind, Compress, Destination, Find, LinkSpec, RecvOptions, Schedule, SendOptions, SocketOptions, Sources,
+    VerifyOptions,
+};
+use crate::report::Found;
 
 /// How much is said on standard error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
@@ -71,7 +78,8 @@ const SEND_HELP: &str = "\
 Arguments:
   SRC...       What to send: directories, files, or - alone for standard input
   HOST[:PORT]  The machine where 'blast recv' runs, and its port if not 7411;
-               an IPv6 address with a port needs brackets: [fd00::1]:7000
+               an IPv6 address with a port needs brackets: [fd00::1]:7000;
+               or auto, to find the receiver on the directly attached networks
 
 Options:
 {options}
@@ -127,12 +135,16 @@ enum Command {
 struct SendTyped {
     #[arg(hide = true, num_args = 0..)]
     operands: Vec<OsString>,
-    /// Use this interface, own address or address of the receiver; repeat for more (default: find all shared networks)
-    #[arg(long = "link", value_name = "IFACE|ADDR", value_parser = link)]
+    /// Use this interface, own address or address of the receiver, or leave an interface out; repeat for more (default:
+    /// find all shared networks)
+    #[arg(long = "link", value_name = "IFACE|ADDR|IFACE=ADDR|!IFACE", value_parser = link)]
     links: Vec<LinkSpec>,
-    /// Connections on each link (default: as many as pay)
-    #[arg(long, value_name = "N", value_parser = streams)]
-    streams: Option<u16>,
+    /// With auto: take only the receiver that shows this code, and do not ask
+    #[arg(long, value_name = "CODE", value_parser = code)]
+    code: Option<InstanceCode>,
+    /// Connections on each link, or as many as measuring finds to pay (default: auto)
+    #[arg(long, value_name = "auto|N", value_parser = streams)]
+    streams: Option<Streams>,
     /// Compress what shrinks: while it makes the transfer faster, never, or always at a zstd level of -7 to 22 (default:
     /// auto)
     #[arg(long, value_name = "auto|off|LEVEL", allow_negative_numbers = true, value_parser = compress)]
@@ -146,6 +158,10 @@ struct SendTyped {
         hide_default_value = true
     )]
     schedule: ScheduleTyped,
+    /// Send no more than this a second in all, or with IFACE= on that link; repeat for more. 100 and 100K are KiB, 1.5M,
+    /// 1MB, 80mbit (default: 0, no limit)
+    #[arg(long = "bwlimit", value_name = "[IFACE=]RATE", value_parser = bwlimit)]
+    bwlimits: Vec<BwlimitTyped>,
     #[command(flatten)]
     common: CommonTyped,
 }
@@ -154,12 +170,15 @@ struct SendTyped {
 struct RecvTyped {
     #[arg(hide = true, num_args = 0..)]
     operands: Vec<OsString>,
-    /// Listen on this address only (default: on all, IPv4 and IPv6)
-    #[arg(long, value_name = "ADDR", value_parser = listen)]
-    listen: Option<IpAddr>,
-    /// Listen on this port; 0 takes a free one and prints it
-    #[arg(long, short, value_name = "PORT", default_value_t = limits::PORT)]
-    port: u16,
+    /// Listen at this address, or on this interface, only (default: at all, IPv4 and IPv6)
+    #[arg(long, alias = "listen", value_name = "ADDR|IFACE[:PORT]", value_parser = bind)]
+    bind: Option<(Bind, Option<u16>)>,
+    /// Listen on this port; 0 takes a free one and prints it (default: 7411)
+    #[arg(long, short, value_name = "PORT")]
+    port: Option<u16>,
+    /// Do not answer 'blast send SRC... auto'; a sender must name this machine
+    #[arg(long)]
+    hidden: bool,
     #[command(flatten)]
     common: CommonTyped,
 }
@@ -187,6 +206,12 @@ struct CommonTyped {
     /// Memory for chunks on this side: bytes, or 64M, 1G (default: what it takes, 256M at most)
     #[arg(long, value_name = "SIZE", value_parser = window)]
     window: Option<u32>,
+    /// TCP congestion control on this side: bbr, cubic, reno or what else the kernel has (default: the system's)
+    #[arg(long, value_name = "NAME", value_parser = congestion)]
+    congestion: Option<String>,
+    /// Mark this side's packets: 0 to 63, or cs0 to cs7, af11 to af43, ef, le
+    #[arg(long, value_name = "VALUE", value_parser = dscp)]
+    dscp: Option<u8>,
     /// Write the BLAKE3 of every file to FILE, as b3sum does (for b3sum --check)
     #[arg(long, value_name = "FILE")]
     manifest: Option<PathBuf>,
@@ -220,6 +245,10 @@ impl Verbosity {
 impl CommonTyped {
     fn verbosity(&self) -> Verbosity {
         Verbosity::of(self.quiet, self.verbose)
+    }
+
+    fn sockets(&self) -> SocketOptions {
+        SocketOptions { congestion: self.congestion.clone(), dscp: self.dscp }
     }
 
     fn form(&self) -> Form {
@@ -281,13 +310,24 @@ fn send(typed: SendTyped, exists: &dyn Fn(&Path) -> bool) -> Result<SendOptions,
     };
     let mut options = SendOptions::new(sources, &target.host);
     options.port = target.port;
+    if target.auto {
+        // who decides is not known here, and until then nobody does
+        let choose = Arc::new(|_: &[Found]| Err(Error::Refused("nobody confirmed the receiver".to_owned())));
+        options.find = Some(Find { code: typed.code, choose });
+    } else if typed.code.is_some() {
+        return Err(Misuse::new("--code needs auto in place of HOST", "blast send --code CODE SRC... auto"));
+    }
     options.links = typed.links;
-    options.streams = typed.streams;
+    options.streams = typed.streams.and_then(|streams| streams.0);
     options.compress = typed.compress.unwrap_or_default();
     options.schedule = match typed.schedule {
         ScheduleTyped::Pull => Schedule::Pull,
         ScheduleTyped::Rr => Schedule::RoundRobin,
     };
+    for BwlimitTyped { link, rate } in typed.bwlimits {
+        options.bwlimit.set(link, rate);
+    }
+    options.sockets = typed.common.sockets();
     options.timeout = typed.common.timeout.unwrap_or(options.timeout);
     options.window_chunks = typed.common.window;
     options.manifest = typed.common.manifest;
@@ -307,8 +347,16 @@ fn recv(typed: RecvTyped) -> Result<RecvOptions, Misuse> {
     }
     let destination = if destination == "-" { Destination::Stdout } else { Destination::Path(destination.into()) };
     let mut options = RecvOptions::new(destination);
-    options.listen = typed.listen;
-    options.port = typed.port;
+    let (bind, port) = typed.bind.unzip();
+    options.port = match (port.flatten(), typed.port) {
+        (Some(a), Some(b)) if a != b => {
+            return Err(Misuse::new(format!("--bind says port {a} and --port says {b}"), "say it once"));
+        }
+        (a, b) => a.or(b).unwrap_or(limits::PORT),
+    };
+    options.bind = bind;
+    options.sockets = typed.common.sockets();
+    options.hidden = typed.hidden;
     options.timeout = typed.common.timeout.unwrap_or(options.timeout);
     options.window_chunks = typed.common.window;
     options.manifest = typed.common.manifest;
@@ -363,6 +411,8 @@ fn from_clap(e: &clap::Error) -> Result<Request, Misuse> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::Bwlimit;
+    use std::num::NonZeroU64;
     use std::os::unix::ffi::OsStringExt;
 
     fn run(line: &[&[u8]]) -> Result<Request, Misuse> {
@@ -416,9 +466,13 @@ mod tests {
             ("send ./x:9 host:/path:9 h:1", "h", 1),
             ("send -- -rf h", "h", 7411),
             ("send -q -- --help h", "h", 7411),
+            ("send data auto.", "auto.", 7411),
+            ("send data auto.:9", "auto.", 9),
+            ("send auto h", "h", 7411),
         ] {
             let options = sent(line);
             assert_eq!((options.host.as_str(), options.port), (host, port), "{line}");
+            assert!(options.find.is_none(), "{line}");
         }
         assert_eq!(sent("send x:9 h").sources, Sources::Paths(vec!["x:9".into()]));
         assert_eq!(sent("send -- -rf h").sources, Sources::Paths(vec!["-rf".into()]));
@@ -426,6 +480,23 @@ mod tests {
         assert_eq!(sent("send - h").sources, Sources::Stdin);
         assert_eq!(sent("send -- - h").sources, Sources::Stdin);
         assert_eq!(sent("send ./- h").sources, Sources::Paths(vec!["./-".into()]));
+    }
+
+    #[test]
+    fn auto_asks_to_find_the_receiver_and_a_code_says_which() {
+        assert!(sent("send data auto").find.is_some_and(|find| find.code.is_none()));
+        for typed in ["7KQ-4M2", "7kq4m2"] {
+            let find = sent(&format!("send data --code {typed} auto")).find;
+            assert_eq!(find.and_then(|find| find.code), "7KQ-4M2".parse().ok(), "{typed}");
+        }
+        assert!(received("recv --hidden d").hidden && !received("recv d").hidden);
+        let here =
+            |line: [&str; 3]| parse(["blast"].iter().chain(&line).map(OsString::from), &|p| p == Path::new("auto"));
+        let Err(misuse) = here(["send", "a", "auto"]) else { panic!("the file was overlooked") };
+        assert!(
+            misuse.what.contains("'auto' is a file or directory here") && misuse.hint.contains("./auto"),
+            "{misuse:?}"
+        );
     }
 
     #[test]
@@ -437,6 +508,11 @@ mod tests {
             ("send -", "HOST is missing", "blast send SRC"),
             ("send h:7411", "SRC is missing", "blast send SRC"),
             ("send a data", "'data' is a file or directory here", "data:7411"),
+            ("send auto", "SRC is missing", "blast send SRC"),
+            ("send a auto:7411", "auto finds the receiver with its port", "auto.:7411"),
+            ("send a auto:/x", "cannot start the receiver over ssh", "on auto type"),
+            ("send a h --code 7KQ-4M2", "--code needs auto", "blast send --code CODE SRC... auto"),
+            ("send a auto --code 7KQ", "a code like 7KQ-4M2", "--help"),
             ("send a /b", "'/b' is a path", "blast send SRC"),
             ("send a ./b", "is a path", "blast send SRC"),
             ("send a .", "is a path", "blast send SRC"),
@@ -468,14 +544,20 @@ mod tests {
             ("send a h --window 1025M", "1M to 1G", "--help"),
             ("send a h --window 99999999999G", "1M to 1G", "--help"),
             ("send a h --link a/b", "neither an interface", "--help"),
-            ("send a h --link fe80::1%eth0", "name the interface", "--help"),
+            ("send a h --bwlimit fast", "--bwlimit", "--help"),
+            ("send a h --bwlimit a/b=1M", "neither an interface", "--help"),
+            ("send a h --dscp 64", "--dscp", "--help"),
+            ("recv --congestion a/b a", "--congestion", "--help"),
+            ("recv --bwlimit 1M a", "--bwlimit", "--help"),
             ("send -q -v a h", "cannot be used with", "--help"),
             ("recv", "DEST is missing", "blast recv DEST"),
             ("recv a b", "one DEST", "blast recv DEST"),
             ("verify --manifest m", "DIR is missing", "blast verify DIR"),
             ("verify a b --manifest m", "one DIR", "blast verify DIR"),
             ("verify a", "--manifest is missing", "blast verify DIR"),
-            ("recv --listen h a", "not an IP address", "--help"),
+            ("recv --bind a/b a", "neither an IP address", "--help"),
+            ("recv --bind 10.0.0.2:9 --port 8 a", "port 9", "say it once"),
+            ("recv --bind fe80::1 a", "needs its interface", "--help"),
             ("recv --port 70000 a", "70000", "--help"),
             ("", "send or to receive", "blast recv DEST"),
             ("copy a h", "copy", "--help"),
@@ -498,6 +580,7 @@ mod tests {
             (options.streams, options.compress, options.schedule),
             (Some(4), Compress::Level(3), Schedule::RoundRobin)
         );
+        assert_eq!(sent("send --streams auto a h").streams, None);
         let bare = sent("send a h");
         assert_eq!((bare.streams, bare.compress, bare.schedule), (None, Compress::Auto, Schedule::Pull));
         assert_eq!((bare.timeout, bare.window_chunks), (limits::TIMEOUT_DEFAULT, None));
@@ -506,8 +589,20 @@ mod tests {
         for off in ["off", "0"] {
             assert_eq!(sent(&format!("send --compress {off} a h")).compress, Compress::Off);
         }
-        let options = received("recv --listen 10.0.0.2 -p 0 --timeout 2h --window 64M /restore/");
-        assert_eq!(options.listen, Some(IpAddr::from([10, 0, 0, 2])));
+        let limited =
+            sent("send --bwlimit 1M --bwlimit l1=5 --bwlimit [fd00::1]=80kbit --bwlimit l1=0 --bwlimit 2M a h");
+        assert_eq!(limited.bwlimit.whole, NonZeroU64::new(2 << 20));
+        assert_eq!(
+            limited.bwlimit.links,
+            [(links[1].clone(), NonZeroU64::new(10_000)), (LinkSpec::Interface("l1".into()), None)]
+        );
+        assert_eq!(bare.bwlimit, Bwlimit::default());
+        let sockets = SocketOptions { congestion: Some("bbr".into()), dscp: Some(46) };
+        assert_eq!(sent("send --congestion bbr --dscp ef a h").sockets, sockets);
+        assert_eq!(received("recv --congestion bbr --dscp 46 a").sockets, sockets);
+        let options = received("recv --bind 10.0.0.2 -p 0 --timeout 2h --window 64M /restore/");
+        assert_eq!(options.bind, Some(Bind::Address([10, 0, 0, 2].into(), None)));
+        assert_eq!(received("recv --listen [fd00::1]:9 a").port, 9);
         assert_eq!((options.port, options.timeout.as_secs(), options.window_chunks), (0, 7200, Some(64)));
         assert_eq!(options.destination, Destination::Path("/restore/".into()));
         assert_eq!(options.manifest, None);

@@ -94,6 +94,7 @@ impl LimitJson<'_> {
     fn of(limited: &Limited) -> LimitJson<'static> {
         let what = match &limited.by {
             Limit::Links(_) => "links",
+            Limit::Bwlimit => "bwlimit",
             Limit::Producer => "producer",
             Limit::Consumer => "consumer",
             Limit::Walk => "walk",
@@ -136,9 +137,11 @@ struct LinkJson<'a> {
     corrupt: u64,
     outages: u64,
     away_s: f64,
+    connections: u64,
     last_error: Option<&'a str>,
     busy_s: f64,
     network_s: f64,
+    limited_s: f64,
     idle_s: f64,
     held_s: f64,
 }
@@ -155,9 +158,11 @@ impl LinkJson<'_> {
             corrupt: link.corrupt,
             outages: link.outages,
             away_s: seconds(link.away),
+            connections: link.connections,
             last_error: link.last_error.as_deref(),
             busy_s: seconds(link.busy),
             network_s: seconds(link.network),
+            limited_s: seconds(link.limited),
             idle_s: seconds(link.idle),
             held_s: seconds(link.held),
         }
@@ -341,9 +346,11 @@ mod tests {
                 name: "eth1".into(),
                 wire_bytes: 7,
                 chunks: 1,
+                connections: 4,
                 busy: ms(1_000),
                 network: ms(3_000),
                 away: Duration::from_millis(1_500),
+                limited: ms(250),
                 ..LinkReport::default()
             }],
             source_notes,
@@ -375,7 +382,8 @@ mod tests {
             "limited_by": { "what": "links", "text": "link eth1, 100 % used", "share": 1.0, "links": ["eth1"] },
             "links": [{
                 "name": "eth1", "used": 1.0, "wire_bytes": 7, "chunks": 1, "resends": 0, "hedges": 0, "corrupt": 0,
-                "outages": 0, "away_s": 1.5, "last_error": null, "busy_s": 1.0, "network_s": 3.0, "idle_s": 0.0, "held_s": 0.0,
+                "outages": 0, "away_s": 1.5, "connections": 4, "last_error": null, "busy_s": 1.0, "network_s": 3.0,
+                "limited_s": 0.25, "idle_s": 0.0, "held_s": 0.0,
             }],
             "stages": {
                 "sender": [{

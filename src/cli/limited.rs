@@ -14,7 +14,9 @@ pub fn line(limited: &Limited) -> String {
         Limit::TooShort => "nothing: too short to tell".to_owned(),
         Limit::NoneAlone(None) => "nothing that was measured".to_owned(),
         Limit::NoneAlone(Some(most)) => format!("nothing alone; used most: {}, {percent}", name(most)),
-        Limit::Links(_) | Limit::Cpu(..) | Limit::Others(_) => format!("{}, {percent} used", name(&limited.by)),
+        Limit::Links(_) | Limit::Bwlimit | Limit::Cpu(..) | Limit::Others(_) => {
+            format!("{}, {percent} used", name(&limited.by))
+        }
         Limit::Producer | Limit::Consumer | Limit::Sender | Limit::RoundTrip => {
             format!("{}, waited for {percent} of the time", name(&limited.by))
         }
@@ -36,6 +38,7 @@ pub fn name(limit: &Limit) -> String {
         }
         Limit::Cpu(end, stage) => return format!("CPU: {} on the {}", work(*stage), end_name(*end)),
         Limit::Others(end) => return format!("CPU: other programs on the {}", end_name(*end)),
+        Limit::Bwlimit => "--bwlimit",
         Limit::Producer => "standard input (the producer)",
         Limit::Consumer => "standard output (the consumer)",
         Limit::Walk => "sender's walk of the tree",
@@ -86,6 +89,7 @@ mod tests {
         assert_eq!(of(links(2), 0.991), "link eth1+eth2, 99 % used");
         assert_eq!(of(links(9), 1.0), "link eth1+eth2+eth3+eth4 and 5 more, 100 % used");
         assert_eq!(of(Limit::Links(vec!["a\x1b\n".into()]), 0.9), "link a\\x1b\\n, 90 % used");
+        assert_eq!(of(Limit::Bwlimit, 0.98), "--bwlimit, 98 % used");
         assert_eq!(of(Limit::Writes, 0.97), "receiver's writes (disk), 97 % busy");
         assert_eq!(of(Limit::Producer, 0.9), "standard input (the producer), waited for 90 % of the time");
         assert_eq!(of(Limit::Sync, 0.6), "receiver's sync (disk), 60 % of the time");

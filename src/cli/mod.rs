@@ -6,6 +6,7 @@
 //! report, or the failure, is one JSON object in the same place.
 
 mod args;
+mod choose;
 mod exit;
 mod json;
 mod limited;
@@ -24,10 +25,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use crate::error::{Error, ExitCode};
-use crate::options::{Destination, Observer, RecvOptions, SendOptions, VerifyOptions};
-use crate::report::{Event, Report};
+use crate::options::{Destination, Find, Observer, RecvOptions, SendOptions, VerifyOptions};
+use crate::report::{Event, Found, Report};
 use crate::stats::{Phase, Stats};
 use args::{Form, Request, Verbosity};
+use choose::choose;
 use misuse::Misuse;
 use progress::{Progress, Screen};
 use render::Side;
@@ -37,13 +39,18 @@ pub fn main() -> process::ExitCode {
     exit::end_on_panic();
     let args: Vec<OsString> = std::env::args_os().collect();
     let json = args::wants_json(&args);
-    let code = match args::parse(args, &|path| path.symlink_metadata().is_ok()) {
+    let code = match args::parse(args.iter().cloned(), &|path| path.symlink_metadata().is_ok()) {
         Ok(Request::Print(text)) => {
             out(&text);
             ExitCode::Whole
         }
-        Ok(Request::Send(options, verbosity, form)) => run(Side::Send, verbosity, form, |observer, stats| {
-            crate::send::run(SendOptions { observer, ..options }, stats)
+        Ok(Request::Send(options, verbosity, form)) => run(Side::Send, verbosity, form, |observer, stats, screen| {
+            let find = options.find.map(|find| {
+                let screen = screen.clone();
+                let choose = move |found: &[Found]| choose(found, find.code, &args, |question| screen.ask(question));
+                Find { choose: Arc::new(choose), ..find }
+            });
+            crate::send::run(SendOptions { observer, find, ..options }, stats)
         }),
         Ok(Request::Recv(options, verbosity, form)) => {
             let to_stdout = options.destination == Destination::Stdout;
@@ -55,7 +62,7 @@ pub fn main() -> process::ExitCode {
                 misused(&misuse, json)
             } else {
                 let side = Side::Recv(options.destination.clone());
-                run(side, verbosity, form, |observer, stats| {
+                run(side, verbosity, form, |observer, stats, _| {
                     crate::recv::run(RecvOptions { observer, ..options }, stats)
                 })
             }
@@ -71,7 +78,7 @@ fn run(
     side: Side,
     verbosity: Verbosity,
     form: Form,
-    transfer: impl FnOnce(Observer, Arc<Stats>) -> Result<Report, Error>,
+    transfer: impl FnOnce(Observer, Arc<Stats>, &Arc<Screen>) -> Result<Report, Error>,
 ) -> ExitCode {
     let stats = Arc::new(Stats::default());
     let screen = Arc::new(Screen::new(verbosity));
@@ -88,7 +95,7 @@ fn run(
     // What arrives, that is; what is said must go elsewhere.
     let to_stdout = side == Side::Recv(Destination::Stdout);
     let progress = Progress::start(screen.clone(), stats.clone(), sending);
-    let outcome = transfer(observer, stats.clone());
+    let outcome = transfer(observer, stats.clone(), &screen);
     drop(progress);
     match outcome {
         Ok(report) => {

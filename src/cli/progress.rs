@@ -5,8 +5,9 @@
 //! when the receiver has synced.
 
 use std::collections::VecDeque;
-use std::io::{self, IsTerminal, Write};
-use std::sync::atomic::Ordering::Relaxed;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -25,6 +26,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Rates are means over this long.
 const RATE_OVER: Duration = Duration::from_secs(5);
+
+/// Bytes of an answer that are read.
+const ANSWER_MAX: u64 = 4 << 10;
 
 /// Lines for links on a terminal; the rest is summed up in one.
 const LINK_LINES: usize = 16;
@@ -261,6 +265,8 @@ pub struct Screen {
     bar: Option<ProgressBar>,
     /// Keeps lines of several threads whole.
     lines: Mutex<()>,
+    /// Somebody is being asked something, and nothing is drawn over it.
+    asking: AtomicBool,
 }
 
 impl Screen {
@@ -272,7 +278,7 @@ impl Screen {
             bar.set_style(style(false));
             bar
         });
-        Screen { verbosity, bar, lines: Mutex::new(()) }
+        Screen { verbosity, bar, lines: Mutex::new(()), asking: AtomicBool::new(false) }
     }
 
     /// Print lines about the transfer, the first with our name in front. A standard error that is gone is no reason to
@@ -292,6 +298,28 @@ impl Screen {
             Some(bar) => bar.suspend(print),
             None => print(),
         }
+    }
+
+    /// Ask a person for a line, where standard error is a terminal; standard input may be data, so the terminal itself is
+    /// read. No lock is held meanwhile: a signal must still end the process.
+    pub fn ask(&self, question: &str) -> Option<String> {
+        if !io::stderr().is_terminal() {
+            return None;
+        }
+        let mut terminal = File::options().read(true).write(true).open("/dev/tty").ok()?;
+        self.asking.store(true, Relaxed);
+        if let Some(bar) = &self.bar {
+            // a bar that has ended draws nothing until it is begun anew
+            bar.finish_and_clear();
+        }
+        let mut answer = String::new();
+        let asked = terminal.write_all(format!("blast: {}", printable(question)).as_bytes());
+        let heard = asked.and_then(|()| BufReader::new(terminal).take(ANSWER_MAX).read_line(&mut answer));
+        if let Some(bar) = &self.bar {
+            bar.reset();
+        }
+        self.asking.store(false, Relaxed);
+        heard.ok().map(|_| answer)
     }
 
     fn draw(&self, bar: &ProgressBar, meter: &Meter) {
@@ -346,6 +374,7 @@ impl Progress {
                 let now = started.elapsed();
                 meter.push(Look::take(&stats, sending, now));
                 match &screen.bar {
+                    _ if screen.asking.load(Relaxed) => {}
                     Some(bar) => screen.draw(bar, &meter),
                     None if cadence.due(now) => screen.say(&meter.plain()),
                     None => {}

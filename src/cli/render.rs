@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::args::Verbosity;
 use super::limited;
 use crate::error::{ExitCode, escape};
+use crate::ids::InstanceCode;
 use crate::limits;
 use crate::options::Destination;
 use crate::report::{
@@ -110,7 +111,9 @@ pub fn entries(n: u64) -> String {
 pub fn event(event: &Event, verbosity: Verbosity) -> Option<String> {
     let verbose = verbosity >= Verbosity::Verbose;
     let said = match event {
-        Event::Listening { addrs } => listening(addrs, if verbose { usize::MAX } else { ADDRESSES_SHOWN }),
+        Event::Listening { addrs, code } => listening(addrs, *code, if verbose { usize::MAX } else { ADDRESSES_SHOWN }),
+        Event::NotAnnounced { .. } if !verbose => return None,
+        Event::NotAnnounced { why } => format!("warning: 'blast send SRC... auto' cannot find this receiver: {why}"),
         // A socket of both families calls an IPv4 peer ::ffff:10.0.0.1, which nobody types.
         Event::Connected { peer } => {
             format!("connected with {}", SocketAddr::new(peer.ip().to_canonical(), peer.port()))
@@ -134,12 +137,22 @@ pub fn event(event: &Event, verbosity: Verbosity) -> Option<String> {
             escape(link.as_bytes()),
             count(*n)
         ),
+        // that one is enough is what everybody expects
+        Event::Streams { connections: 1, .. } if !verbose => return None,
+        Event::Streams { link, connections: 1, gain } => {
+            format!("link {}: 1 connection (measured: 2 carry {gain:.1}x of one)", escape(link.as_bytes()))
+        }
+        Event::Streams { link, connections, gain } => {
+            format!("link {}: {connections} connections (measured: {gain:.1}x of one)", escape(link.as_bytes()))
+        }
+        Event::Measured { .. } if !verbose => return None,
+        Event::Measured { peer } => format!("{} measures the links", peer.ip().to_canonical()),
         Event::Warning(text) => format!("warning: {text}"),
     };
     (verbosity > Verbosity::Quiet).then_some(said)
 }
 
-fn listening(addrs: &[SocketAddr], most: usize) -> String {
+fn listening(addrs: &[SocketAddr], code: Option<InstanceCode>, most: usize) -> String {
     let port = addrs.first().map_or(limits::PORT, SocketAddr::port);
     let mut said = format!("listening on port {port}; on the sending machine type");
     let mut useful: Vec<String> = addrs.iter().filter(|a| is_useful(a.ip())).map(typed).collect();
@@ -156,6 +169,9 @@ fn listening(addrs: &[SocketAddr], most: usize) -> String {
     if useful.len() > most {
         let _ = write!(said, "\n    (or another of {} addresses; -v lists them)", useful.len());
     }
+    if let Some(code) = code {
+        let _ = write!(said, "\nor: blast send SRC... auto  (code {code})");
+    }
     said
 }
 
@@ -169,7 +185,7 @@ fn is_useful(ip: IpAddr) -> bool {
 }
 
 /// An address as the last operand of `send`, without the port if it is the default one.
-fn typed(addr: &SocketAddr) -> String {
+pub fn typed(addr: &SocketAddr) -> String {
     match addr {
         addr if addr.port() != limits::PORT => addr.to_string(),
         SocketAddr::V6(v6) if v6.scope_id() != 0 => format!("{}%{}", v6.ip(), v6.scope_id()),
@@ -635,7 +651,8 @@ mod tests {
     #[test]
     fn the_receiver_prints_the_line_to_paste() {
         let addrs = |list: &[&str]| list.iter().map(|a| a.parse().expect("an address")).collect::<Vec<SocketAddr>>();
-        let said = listening(&addrs(&["10.0.0.2:7411", "[fd00::2]:7411", "[fe80::1%3]:7411", "127.0.0.1:7411"]), 4);
+        let said =
+            listening(&addrs(&["10.0.0.2:7411", "[fd00::2]:7411", "[fe80::1%3]:7411", "127.0.0.1:7411"]), None, 4);
         let lines: Vec<&str> = said.lines().collect();
         assert_eq!(
             lines,
@@ -645,14 +662,15 @@ mod tests {
                 "    blast send SRC... fd00::2"
             ]
         );
-        let said = listening(&addrs(&["127.0.0.1:9", "[::1]:9"]), 4);
+        let said = listening(&addrs(&["127.0.0.1:9", "[::1]:9"]), None, 4);
         assert!(said.ends_with("    blast send SRC... 127.0.0.1:9\n    blast send SRC... [::1]:9"), "{said}");
-        let said = listening(&addrs(&["[::]:9"]), 4);
+        let said = listening(&addrs(&["[::]:9"]), None, 4);
         assert!(said.ends_with("    blast send SRC... HOST:9"), "{said}");
         let many: Vec<SocketAddr> = (1..100).map(|i| SocketAddr::from(([10, 0, 0, i], 7411))).collect();
-        let said = listening(&many, 4);
-        assert_eq!(said.lines().count(), 1 + 4 + 1);
-        assert!(said.ends_with("    (or another of 99 addresses; -v lists them)"), "{said}");
+        let said = listening(&many, Some("7KQ-4M2".parse().expect("a code")), 4);
+        assert_eq!(said.lines().count(), 1 + 4 + 1 + 1);
+        let ends = "    (or another of 99 addresses; -v lists them)\nor: blast send SRC... auto  (code 7KQ-4M2)";
+        assert!(said.ends_with(ends), "{said}");
     }
 
     #[test]
@@ -676,7 +694,11 @@ mod tests {
         let told = (1..=1000).filter(|n| event(&corrupt(*n), Verbosity::Normal).is_some()).count();
         assert_eq!(told, 10, "corrupt chunks are told at each doubling");
         assert!(event(&corrupt(3), Verbosity::Verbose).expect("said").contains("(3 so far)"));
-        for e in [up(away), down(0), corrupt(1), Event::Warning("w".into()), Event::Listening { addrs: Vec::new() }] {
+        let hidden = Event::NotAnnounced { why: "w".into() };
+        assert_eq!(event(&hidden, Verbosity::Normal), None);
+        assert!(event(&hidden, Verbosity::Verbose).expect("said").contains("cannot find this receiver: w"));
+        let listening = Event::Listening { addrs: Vec::new(), code: None };
+        for e in [up(away), down(0), corrupt(1), Event::Warning("w".into()), listening] {
             assert_eq!(event(&e, Verbosity::Quiet), None);
             assert!(event(&e, Verbosity::Normal).is_some());
         }

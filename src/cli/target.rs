@@ -1,4 +1,4 @@
-//! `HOST[:PORT]`, the last operand of `send`.
+//! `HOST[:PORT]` or `auto`, the last operand of `send`.
 
 use std::ffi::OsStr;
 use std::net::IpAddr;
@@ -10,9 +10,14 @@ use super::values::v6;
 use crate::error::escape;
 use crate::limits;
 
+/// The word in place of a host that asks to find the receiver. A machine of that name is `auto.` or an address.
+const AUTO: &str = "auto";
+
 /// Where to connect: a name or an address without brackets, and a port.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Target {
+    /// Nowhere in particular: find it.
+    pub auto: bool,
     /// Without brackets; an IPv6 address may have a zone.
     pub host: String,
     /// Where it listens.
@@ -32,7 +37,7 @@ pub fn target(operand: &OsStr, exists: &dyn Fn(&Path) -> bool) -> Result<Target,
         return Err(no_host("is no machine's name (it is not text)"));
     };
     if let Some(address) = v6(text) {
-        return Ok(Target { host: address.to_owned(), port: limits::PORT });
+        return Ok(Target { auto: false, host: address.to_owned(), port: limits::PORT });
     }
     let (host, rest) = if let Some(inner) = text.strip_prefix('[') {
         let closed = inner.split_once(']').and_then(|(host, rest)| Some((v6(host)?, rest)));
@@ -82,13 +87,25 @@ pub fn target(operand: &OsStr, exists: &dyn Fn(&Path) -> bool) -> Result<Target,
             Ok(port) => port,
         },
     };
+    if host == AUTO && rest.is_some() {
+        return Err(Misuse::new(
+            format!("'{shown}': auto finds the receiver with its port"),
+            format!("type auto alone; for a machine that is named auto type auto.:{port}"),
+        ));
+    }
+    if host == AUTO && exists(Path::new(operand)) {
+        return Err(Misuse::new(
+            "HOST is missing: 'auto' is a file or directory here",
+            "to send it type ./auto and HOST after it; to find a receiver run this in another directory",
+        ));
+    }
     if rest.is_none() && host.parse::<IpAddr>().is_err() && exists(Path::new(operand)) {
         return Err(Misuse::new(
             format!("HOST is missing: '{shown}' is a file or directory here"),
             format!("if a machine has that name, type {shown}:{} to mean it", limits::PORT),
         ));
     }
-    Ok(Target { host: name.to_owned(), port })
+    Ok(Target { auto: host == AUTO, host: name.to_owned(), port })
 }
 
 /// `[USER@]HOST:/DEST` asks for a receiver started over ssh. Say what to type instead.

@@ -1,7 +1,7 @@
 //! A name to a first connection, and one place to dial after the other, again after a loss.
 
 use std::cell::Cell;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -11,16 +11,16 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::discover::{self, Candidate, Local};
+use super::discover::Candidate;
 use super::handshake::{self, HandshakeError};
-use super::send_link::{self, SendSession};
+use super::send_link::{self, Leave, SendSession};
 use super::socket::{self, Route};
 use super::{Ended, LinkEvent, describe_io, mtu};
 use crate::error::ExitCode;
 use crate::ids::LinkId;
 use crate::limits;
-use crate::options::LinkSpec;
-use crate::wire::{Address, Control, Handshake};
+use crate::options::SocketOptions;
+use crate::wire::{Control, Handshake};
 
 /// Why no first connection could be made: each address that was tried, with its reason.
 #[derive(Debug)]
@@ -32,6 +32,12 @@ pub struct Unreached {
 }
 
 impl Unreached {
+    /// Every place with its reason.
+    pub fn reasons(&self) -> String {
+        let tried: Vec<String> = self.tried.iter().map(|(addr, why)| format!("{addr}: {why}")).collect();
+        tried.join("; ")
+    }
+
     /// What it means for a link that was to lead along these ways. A link has a name, so a single way needs none.
     fn ended(self) -> Ended {
         let reason = match &self.tried[..] {
@@ -44,12 +50,16 @@ impl Unreached {
 
 /// Connect to the first of `routes` that answers. They are started [`limits::CONNECT_STAGGER`] apart, the next at once
 /// when one fails.
-pub async fn first_of(routes: Vec<Route>) -> Result<(TcpStream, Route), Unreached> {
-    first_with(routes, None).await
+pub async fn first_of(routes: Vec<Route>, options: &SocketOptions) -> Result<(TcpStream, Route), Unreached> {
+    first_with(routes, options, None).await
 }
 
 /// The same with segments of at most `mss` bytes.
-async fn first_with(routes: Vec<Route>, mss: Option<u32>) -> Result<(TcpStream, Route), Unreached> {
+async fn first_with(
+    routes: Vec<Route>,
+    options: &SocketOptions,
+    mss: Option<u32>,
+) -> Result<(TcpStream, Route), Unreached> {
     let mut attempts = JoinSet::new();
     let mut waiting = routes.into_iter();
     let mut failed = Unreached { tried: Vec::new(), refused: 0 };
@@ -57,7 +67,8 @@ async fn first_with(routes: Vec<Route>, mss: Option<u32>) -> Result<(TcpStream, 
         let next = waiting.next();
         let more = next.is_some();
         if let Some(route) = next {
-            attempts.spawn(async move { (socket::connect(&route, mss).await, route) });
+            let options = options.clone();
+            attempts.spawn(async move { (socket::connect(&route, &options, mss).await, route) });
         } else if attempts.is_empty() {
             return Err(failed);
         }
@@ -95,73 +106,6 @@ pub async fn resolve(host: &str, port: u16) -> std::io::Result<Vec<SocketAddr>> 
     Ok(addrs)
 }
 
-/// The routes that `--link` allows the first connection, best first.
-pub fn routes_by_hand(specs: &[LinkSpec], locals: &[Local], hosts: &[SocketAddr], port: u16) -> Vec<Route> {
-    let over = |local: &Local| {
-        hosts
-            .iter()
-            .filter(|h| h.is_ipv4() == local.ip.is_ipv4())
-            .map(|h| discover::route(local, *h))
-            .collect::<Vec<_>>()
-    };
-    specs
-        .iter()
-        .flat_map(|spec| match spec {
-            LinkSpec::Interface(name) => {
-                let mut routes: Vec<Route> = locals.iter().filter(|l| l.interface == *name).flat_map(over).collect();
-                // an address in the host's own network first
-                routes.sort_by_key(|r| {
-                    !locals
-                        .iter()
-                        .any(|l| Some(l.ip) == r.local && discover::same_network(l.ip, r.remote.ip(), l.prefix))
-                });
-                routes
-            }
-            LinkSpec::Address(ip) => match discover::interface_of(locals, *ip) {
-                Some(local) if !is_shared_loopback(*ip, hosts) => over(local),
-                _ => vec![Route::to(SocketAddr::new(*ip, port))],
-            },
-        })
-        .collect()
-}
-
-/// On loopback one address is ours and the receiver's at once; then it is meant as the receiver's.
-fn is_shared_loopback(ip: IpAddr, hosts: &[SocketAddr]) -> bool {
-    ip.is_loopback() && hosts.iter().all(|h| h.ip().is_loopback())
-}
-
-/// The candidates that `--link` names, now that the receiver's addresses are known.
-pub fn candidates_by_hand(
-    specs: &[LinkSpec],
-    locals: &[Local],
-    remotes: &[Address],
-    host: SocketAddr,
-) -> Vec<Candidate> {
-    let best = |local: &Local| {
-        let same = remotes.iter().find(|r| {
-            r.addr.is_ipv4() == local.ip.is_ipv4() && discover::same_network(local.ip, r.addr.ip(), local.prefix)
-        });
-        let remote = same.map_or(host, |r| r.addr);
-        (remote.is_ipv4() == local.ip.is_ipv4()).then(|| (same.is_none(), discover::route(local, remote)))
-    };
-    let gather = |name: String, locals: Vec<&Local>| {
-        let mut routes: Vec<(bool, Route)> = locals.into_iter().filter_map(best).collect();
-        routes.sort_by_key(|(routed, _)| *routed);
-        Candidate { name, routes: routes.into_iter().map(|(_, route)| route).collect() }
-    };
-    specs
-        .iter()
-        .map(|spec| match spec {
-            LinkSpec::Interface(name) => gather(name.clone(), locals.iter().filter(|l| l.interface == *name).collect()),
-            LinkSpec::Address(ip) => match discover::interface_of(locals, *ip) {
-                Some(local) if !is_shared_loopback(*ip, &[host]) => gather(ip.to_string(), vec![local]),
-                _ => Candidate { name: ip.to_string(), routes: vec![Route::to(SocketAddr::new(*ip, host.port()))] },
-            },
-        })
-        .filter(|c| !c.routes.is_empty())
-        .collect()
-}
-
 /// Hands out link ids; 0 is the first connection's.
 #[derive(Default)]
 pub struct LinkIds {
@@ -176,13 +120,15 @@ impl LinkIds {
 }
 
 /// Keep one connection of `candidate` up for as long as the session lives: work `first` if it is given, and dial again, with
-/// backoff, whenever the link is down. Returns only when the link is given up for good.
+/// backoff, whenever the link is down. Returns only when the link is given up for good, or the connection was asked to
+/// leave.
 pub async fn keep_up(
     session: Arc<SendSession>,
     ids: Arc<LinkIds>,
     turns: Arc<Semaphore>,
     candidate: Candidate,
     first: Option<(LinkId, TcpStream)>,
+    leave: Leave,
 ) {
     let stats = session.stats.link(&candidate.name);
     let mut pause = limits::REDIAL_MIN;
@@ -193,18 +139,19 @@ pub async fn keep_up(
     loop {
         if let Some((link, stream)) = connection.take() {
             let began = Instant::now();
+            let stream = Arc::new(stream);
             let small = Some(mtu::smaller(dial.mss));
             let further = Cell::new(None);
             let hole = async {
                 let connect = async || {
-                    let connected = first_with(same_way(&stream, &candidate.routes), small).await;
+                    let connected = first_with(same_way(&stream, &candidate.routes), &session.sockets, small).await;
                     connected.ok().map(|(stream, _)| stream)
                 };
                 let (ended, stream) = mtu::until_black_hole(&stream, connect).await;
                 further.set(Some(stream));
                 ended
             };
-            let mut ended = send_link::run(&session, link, stats.clone(), &stream, false, hole).await;
+            let mut ended = send_link::run(&session, link, stats.clone(), &stream, false, &leave, hole).await;
             dial.connected = further.take();
             if dial.connected.is_some() {
                 dial.mss = small;
@@ -217,7 +164,7 @@ pub async fn keep_up(
                 ended = Ended::damaged_for_good("it damaged too many frames in a row");
                 session.tell(LinkEvent::Unreachable { stats: stats.clone(), ended: ended.clone() });
             }
-            if ended.for_good || session.is_over() {
+            if ended.for_good || session.is_over() || leave.asked() {
                 return;
             }
             // whoever takes the place of another comes no sooner than the peer knows that the other is gone
@@ -227,7 +174,7 @@ pub async fn keep_up(
                 pause = rest(&session, pause, interface).await;
             }
         }
-        if session.is_over() {
+        if session.is_over() || leave.asked() {
             return;
         }
         if session.cables.is_pulled(interface) {
@@ -273,7 +220,7 @@ struct Dial {
     /// The one before, which was given up for its silence. It stays open until the peer can be reached again: if only
     /// what the peer sends is lost, closing could tell it that we have left (older kernels send a FIN whatever is
     /// unacknowledged), and it would not wait for us.
-    silent: Option<TcpStream>,
+    silent: Option<Arc<TcpStream>>,
 }
 
 /// Those of `routes` that `stream` may have taken.
@@ -292,7 +239,7 @@ async fn join(
     let _turn = turns.acquire().await;
     let mut stream = match dial.connected.take() {
         Some(stream) => stream,
-        None => first_with(routes.to_vec(), dial.mss).await.map_err(Unreached::ended)?.0,
+        None => first_with(routes.to_vec(), &session.sockets, dial.mss).await.map_err(Unreached::ended)?.0,
     };
     if let Some(silent) = dial.silent.take() {
         socket::discard(&silent);

@@ -2,35 +2,91 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::{Arc, Mutex};
 
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::TcpListener;
 
+use super::discover;
+use super::interfaces::{self, Interface};
+use super::socket;
 use crate::limits;
+use crate::options::{Bind, SocketOptions};
 
-/// Listen on `addr`, or on every address of both families at `port`. One live listener a port: the address is reused
-/// only from connections that have ended, never shared with another process.
-pub fn listen(addr: Option<IpAddr>, port: u16) -> io::Result<TcpListener> {
-    match addr {
-        Some(ip) => bind(SocketAddr::new(ip, port)),
-        None => match bind(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port)) {
-            // no IPv6 on this machine
-            Err(e) if matches!(e.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)) => {
-                bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port))
-            }
-            other => other,
-        },
+/// Listen where `bind` says, or on every address of both families at `port`. One live listener a port: the address is
+/// reused only from connections that have ended, never shared with another process.
+pub fn listen(bind: Option<&Bind>, port: u16, options: &SocketOptions) -> io::Result<TcpListener> {
+    let device = match bind {
+        Some(Bind::Address(ip, zone)) => return open(address(*ip, zone.as_deref(), port)?, None, options),
+        Some(Bind::Interface(name)) => Some(name.as_str()),
+        None => None,
+    };
+    match open(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port), device, options) {
+        // no IPv6 on this machine
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)) => {
+            open(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port), device, options)
+        }
+        other => other,
     }
 }
 
-fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
+/// An address with the port, and with the zone's index where it has one.
+///
+/// # Errors
+/// The zone is no interface of ours.
+pub fn address(ip: IpAddr, zone: Option<&str>, port: u16) -> io::Result<SocketAddr> {
+    let (IpAddr::V6(v6), Some(zone)) = (ip, zone) else { return Ok(SocketAddr::new(ip, port)) };
+    let interfaces = interfaces::list()?;
+    let index = interfaces.iter().find(|i| i.name == zone).map(|i| i.index).or_else(|| zone.parse().ok());
+    let missing = || io::Error::new(io::ErrorKind::NotFound, "there is no such interface");
+    Ok(SocketAddrV6::new(v6, port, 0, index.ok_or_else(missing)?).into())
+}
+
+/// More listeners at the port of `listener`, which is at every address: one for each interface whose IPv4 network is on
+/// another one too, where there is no IPv6 to tell their cables apart. The routes would answer all of that network by one
+/// interface, and who called by another would not hear it; a listener of the interface's own answers by it.
+pub fn beside(listener: &TcpListener, options: &SocketOptions) -> Vec<TcpListener> {
+    let Ok(port) = listener.local_addr().map(|a| a.port()) else { return Vec::new() };
+    let interfaces = interfaces::list().unwrap_or_default();
+    let locals = discover::addresses(&interfaces);
+    let is_ambiguous = |i: &&Interface| {
+        let own = || locals.iter().filter(|l| l.index == i.index);
+        i.objection().is_none()
+            && !own().any(|l| interfaces::is_link_local(l.ip))
+            && own().any(|l| discover::is_on_several(&locals, l))
+    };
+    let mut names = interfaces.iter().filter(is_ambiguous).map(|i| i.name.as_str()).peekable();
+    // Only now may the port be shared, and only with ourselves: whoever else wants it asks for all of it and fails.
+    if names.peek().is_none() || SockRef::from(listener).set_reuse_port(true).is_err() {
+        return Vec::new();
+    }
+    names
+        .filter_map(|name| open_sharing(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port), name, options).ok())
+        .collect()
+}
+
+fn open_sharing(addr: SocketAddr, device: &str, options: &SocketOptions) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    socket.bind_device(Some(device.as_bytes()))?;
+    socket::tune(SockRef::from(&socket), false, options)?;
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    socket.bind(&addr.into())?;
+    socket.listen(128)?;
+    TcpListener::from_std(socket.into())
+}
+
+fn open(addr: SocketAddr, device: Option<&str>, options: &SocketOptions) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     if addr.is_ipv6() {
         // whatever net.ipv6.bindv6only says
         socket.set_only_v6(!addr.ip().is_unspecified())?;
     }
+    if let Some(device) = device {
+        socket.bind_device(Some(device.as_bytes()))?;
+    }
+    socket::tune(SockRef::from(&socket), addr.is_ipv6(), options)?;
     socket.set_reuse_address(true)?;
     socket.bind(&addr.into())?;
     socket.listen(128)?;
@@ -122,9 +178,9 @@ mod tests {
     fn a_second_listener_on_the_port_is_refused_and_the_holder_is_named() {
         let runtime = runtime();
         let _guard = runtime.enter();
-        let first = listen(None, 0).unwrap();
+        let first = listen(None, 0, &SocketOptions::default()).unwrap();
         let port = first.local_addr().unwrap().port();
-        let second = listen(None, port).unwrap_err();
+        let second = listen(None, port, &SocketOptions::default()).unwrap_err();
         assert_eq!(second.kind(), io::ErrorKind::AddrInUse);
         assert!(holder(port).unwrap().contains(&format!("process {}", std::process::id())));
     }
@@ -133,7 +189,7 @@ mod tests {
     fn both_families_reach_the_default_listener() {
         let runtime = runtime();
         let _guard = runtime.enter();
-        let listener = listen(None, 0).unwrap();
+        let listener = listen(None, 0, &SocketOptions::default()).unwrap();
         let port = listener.local_addr().unwrap().port();
         std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
         if listener.local_addr().unwrap().is_ipv6() {

@@ -2,15 +2,20 @@
 //!
 //! | room | what happens there |
 //! |---|---|
+//! | [`interfaces`] | what interfaces there are, of what kind and in what state, and what they have carried |
 //! | [`discover`] | our interfaces and addresses; which of them share a network with the receiver's |
+//! | [`by_hand`] | the links that `--link` names |
 //! | [`cables`] | the same kept current: a cable that is pulled, or plugged in again |
 //! | [`socket`] | options every connection gets; connecting bound to an interface |
+//! | [`announce`] | finding a receiver that waits, and answering as one |
 //! | [`dial`] | a name to a first connection; one place to dial after the other, again after a loss |
 //! | [`listen`] | the listening socket, and who may be waiting in its handshake |
 //! | [`handshake`] | Hello and Welcome, Join and Joined, before frames begin |
+//! | [`proof`] | whether a link leaves by its interface |
 //! | [`read`], [`mod@write`] | frames off and onto a connection |
 //! | `mtu` | large packets that do not get through |
 //! | `pace` | how much is handed between a socket and us at a time |
+//! | [`throttle`] | how much may be written, and when, where there is a limit |
 //! | [`send_link`], [`recv_link`] | the two ends of one link at work: which frame goes next, what an arriving one means |
 //! | [`watch`] | when a session is over without a word; the signals that end it |
 //!
@@ -18,17 +23,22 @@
 //! await. Work on the bytes of a chunk (digest, compression) happens in threads; queues into them are as long as the
 //! buffer pool, so handing over never blocks the runtime.
 
+pub mod announce;
+pub mod by_hand;
 pub mod cables;
 pub mod dial;
 pub mod discover;
 pub mod handshake;
+pub mod interfaces;
 pub mod listen;
 mod mtu;
 mod pace;
+pub mod proof;
 pub mod read;
 pub mod recv_link;
 pub mod send_link;
 pub mod socket;
+pub mod throttle;
 pub mod watch;
 pub mod write;
 
@@ -64,6 +74,11 @@ impl Clock {
         self.start.elapsed()
     }
 
+    /// The flow time of an instant.
+    pub fn since(&self, at: Instant) -> Duration {
+        at - self.start
+    }
+
     /// The instant of a flow time, for timers.
     pub fn instant(&self, at: Duration) -> Instant {
         self.start + at
@@ -90,6 +105,9 @@ pub struct Ended {
 /// The reason of [`Ended::over`].
 const OVER: &str = "the session is over";
 
+/// The reason of [`Ended::left`].
+const LEFT: &str = "one connection less is as fast";
+
 impl Ended {
     /// Closed by the peer.
     pub fn by_peer(reason: impl Into<String>) -> Ended {
@@ -104,6 +122,16 @@ impl Ended {
     /// Whether both sides have said goodbye.
     pub fn is_over(&self) -> bool {
         self.by_peer && self.reason == OVER
+    }
+
+    /// One of a link's connections that is not needed any more, given up by the sender.
+    pub fn left() -> Ended {
+        Ended::by_peer(LEFT)
+    }
+
+    /// Whether it is one that was not needed any more.
+    pub fn is_left(&self) -> bool {
+        self.by_peer && self.reason == LEFT
     }
 
     /// Lost on the way.
@@ -241,6 +269,8 @@ pub enum LinkEvent {
     },
     /// Every chunk of the transfer has been delivered.
     Complete,
+    /// A measurement has seen enough.
+    Enough,
     /// A thread that works on chunks has panicked.
     Panicked,
 }

@@ -106,7 +106,7 @@ mod tests {
         let mut signs = Signs::new(now);
         looks.into_iter().position(|(unacked, retransmits, quiet)| {
             now += LOOK;
-            signs.see(&sys::TcpState { unacked, retransmits, quiet, pmtu: 1500 }, now)
+            signs.see(&sys::TcpState { unacked, retransmits, quiet, ..sys::TcpState::default() }, now)
         })
     }
 

@@ -179,7 +179,7 @@ pub async fn run(
     session.flow().link_down(link);
     session.bells.ring_all();
     if is_up.get() {
-        stats.up.fetch_sub(1, Relaxed);
+        stats.disconnected(ended.is_left());
         session.tell(LinkEvent::Down { link, stats, ended: ended.clone() });
     } else {
         session.tell(LinkEvent::Stillborn { link, stats, ended: ended.clone() });
@@ -297,7 +297,7 @@ impl RecvLink<'_> {
             let header = reader.header().await?;
             if !self.is_up.replace(true) {
                 self.heard_first.notify_one();
-                self.stats.up.fetch_add(1, Relaxed);
+                self.stats.connected();
                 self.session.tell(LinkEvent::Up { link: self.link, stats: self.stats.clone() });
             }
             self.prove(self.pulse.has_lived());
@@ -314,6 +314,11 @@ impl RecvLink<'_> {
                     if matches!(control, Control::Finish(_)) && !finish_heard {
                         finish_heard = true;
                         reader.hurry()?;
+                    }
+                    if matches!(control, Control::Bye) && !finish_heard {
+                        // not the session's end, only this connection's
+                        self.until_closed().await;
+                        return Ok(Ended::left());
                     }
                     if let Some(ended) = self.handle(control).await {
                         return Ok(ended);
@@ -384,8 +389,7 @@ impl RecvLink<'_> {
             }
             Control::Bye => {
                 self.session.tell(LinkEvent::Control(Control::Bye));
-                let _ = rustix::net::shutdown(self.stream, rustix::net::Shutdown::Write);
-                let _ = timeout(limits::DRAIN, read::drain(self.stream, self.pulse)).await;
+                self.until_closed().await;
                 return Some(Ended::over());
             }
             Control::Ack(_) | Control::Commit(_) | Control::Links(_) => {
@@ -393,6 +397,11 @@ impl RecvLink<'_> {
             }
         }
         None
+    }
+
+    async fn until_closed(&self) {
+        let _ = rustix::net::shutdown(self.stream, rustix::net::Shutdown::Write);
+        let _ = timeout(limits::DRAIN, read::drain(self.stream, self.pulse)).await;
     }
 
     fn violation(&self, what: String) {

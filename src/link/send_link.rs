@@ -6,22 +6,27 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::cables::Cables;
 use super::pace::Pace;
 use super::read::{FrameReader, Pulse, ReadError};
+use super::throttle::{Limits, Throttle};
 use super::{Bell, Bells, Clock, Ended, LinkEvent, read, socket, write};
 use crate::chunk::Sealed;
 use crate::error::ExitCode;
 use crate::flow::{Lack, Poll, SendFlow, Why};
 use crate::ids::{LinkId, SessionId};
 use crate::limits;
+use crate::options::SocketOptions;
 use crate::report::{Note, Notes};
 use crate::stats::{Lap, LinkStats, Stats};
 use crate::sys;
@@ -64,6 +69,10 @@ pub struct SendSession {
     pub flow: Mutex<SendFlow<Sealed>>,
     /// Links take turns strictly: a chunk that has gone makes it the next link's turn.
     pub strict: bool,
+    /// How fast links may be.
+    pub limits: Limits,
+    /// For connections that are dialled.
+    pub sockets: SocketOptions,
     /// Keys the tags.
     pub key: TagKey,
     /// Our interfaces.
@@ -76,11 +85,44 @@ pub struct SendSession {
     pub events: UnboundedSender<LinkEvent>,
     /// Counters.
     pub stats: Arc<Stats>,
+    /// Links that must go for good, by name, and why.
+    pub expelled: watch::Sender<Vec<(String, String)>>,
     /// Lengths of the chunks that are sealed in order and not yet acknowledged, and the number of the first.
     pub lens: Mutex<(u64, VecDeque<u32>)>,
-    /// Names and counters by link, for losses that an acknowledgement on another link brings to light.
-    pub by_link: Mutex<Vec<(LinkId, Arc<LinkStats>)>>,
+    /// What is up: for losses that an acknowledgement on another link brings to light, and to be measured.
+    pub by_link: Mutex<Vec<Connection>>,
 }
+
+/// A connection that is up.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    /// Its id.
+    pub link: LinkId,
+    /// Its link's name and counters.
+    pub stats: Arc<LinkStats>,
+    /// Its socket, to ask the kernel about.
+    pub stream: Arc<TcpStream>,
+}
+
+/// Asks one of a link's connections to go: it takes no further chunk, and closes once the receiver has settled all that
+/// it carried, so that nothing need be sent again. Once Finish is known it stays to the end instead.
+#[derive(Clone, Default, Debug)]
+pub struct Leave(Rc<Cell<bool>>);
+
+impl Leave {
+    /// Go. Ring the connection's bell afterwards.
+    pub fn ask(&self) {
+        self.0.set(true);
+    }
+
+    /// Whether it was asked to.
+    pub fn asked(&self) -> bool {
+        self.0.get()
+    }
+}
+
+/// A connection that was asked to leave looks this often whether all is settled.
+const LEAVE_LOOK: Duration = Duration::from_millis(20);
 
 impl SendSession {
     /// The flow, for one decision.
@@ -91,6 +133,26 @@ impl SendSession {
     /// The last words.
     pub fn last_words(&self) -> MutexGuard<'_, LastWords> {
         self.last_words.lock().expect("no thread panics while it holds this lock")
+    }
+
+    /// End it without sending what is left.
+    pub fn end_early(&self) {
+        self.tell(LinkEvent::Enough);
+    }
+
+    /// Let every connection of that link end, and none be dialled again.
+    pub fn expel(&self, link: &str, why: String) {
+        self.expelled.send_modify(|expelled| expelled.push((link.to_owned(), why)));
+    }
+
+    /// Until that link has to go.
+    async fn until_expelled(&self, link: &str) -> Ended {
+        let mut news = self.expelled.subscribe();
+        let why = news.wait_for(|expelled| expelled.iter().any(|(name, _)| name == link)).await;
+        match why.ok().and_then(|all| all.iter().find(|(name, _)| name == link).map(|(_, why)| why.clone())) {
+            Some(why) => Ended::for_good(why),
+            None => std::future::pending().await,
+        }
     }
 
     /// Whether no link need be dialled again.
@@ -118,38 +180,55 @@ impl SendSession {
     }
 }
 
-/// Work one connection until it ends. `control_only` links carry no chunks. `fault` ends it early, if it ever does.
+/// Work one connection until it ends, or is asked to leave. `control_only` links carry no chunks. `fault` ends it early,
+/// if it ever does.
 pub async fn run(
     session: &Arc<SendSession>,
     link: LinkId,
     stats: Arc<LinkStats>,
-    stream: &TcpStream,
+    stream: &Arc<TcpStream>,
     control_only: bool,
+    leave: &Leave,
     fault: impl Future<Output = Ended>,
 ) -> Ended {
     let bell = session.bells.add(link);
-    session.by_link.lock().expect("no thread panics while it holds this lock").push((link, stats.clone()));
+    let connection = Connection { link, stats: stats.clone(), stream: stream.clone() };
+    session.by_link.lock().expect("no thread panics while it holds this lock").push(connection);
     if !control_only {
         session.flow().link_up(link);
     }
-    stats.up.fetch_add(1, Relaxed);
+    stats.connected();
     session.tell(LinkEvent::Up { link, stats: stats.clone() });
     let pulse = Pulse::start();
-    let (pong, failed, proven) = (Cell::new(None), Cell::new(None), Cell::new(false));
-    let end =
-        SendLink { session, link, stats: &stats, stream, bell: &bell, pulse: &pulse, pong: &pong, proven: &proven };
+    let (pong, failed, proven, left) = (Cell::new(None), Cell::new(None), Cell::new(false), Cell::new(false));
+    let throttle = session.limits.throttle(&stats.name);
+    let end = SendLink {
+        session,
+        link,
+        stats: &stats,
+        stream,
+        bell: &bell,
+        pulse: &pulse,
+        pong: &pong,
+        proven: &proven,
+        throttle: throttle.as_ref(),
+        leave,
+        left: &left,
+    };
     let ended = tokio::select! {
         biased;
         ended = end.read() => ended,
         ended = end.write(control_only, &failed) => ended,
         ended = pulse.until_silent() => ended,
         ended = session.cables.until_pulled(stream) => ended,
+        ended = session.until_expelled(&stats.name) => ended,
         ended = fault => ended,
     };
     let ended = failed.take().filter(|failed: &Ended| !failed.by_peer).unwrap_or(ended);
+    let ended = if left.get() { Ended::left() } else { ended };
     let ended = ended.after(pulse.quiet(), proven.get());
     session.bells.remove(link);
-    session.by_link.lock().expect("no thread panics while it holds this lock").retain(|(id, _)| *id != link);
+    session.by_link.lock().expect("no thread panics while it holds this lock").retain(|c| c.link != link);
     if !control_only {
         session.flow().link_down(link);
     }
@@ -159,7 +238,7 @@ pub async fn run(
             words.notes_link = None;
         }
     }
-    stats.up.fetch_sub(1, Relaxed);
+    stats.disconnected(left.get());
     session.bells.ring_all();
     session.tell(LinkEvent::Down { link, stats, ended: ended.clone() });
     ended
@@ -175,6 +254,20 @@ struct SendLink<'a> {
     pong: &'a Cell<Option<u64>>,
     /// It has been of use.
     proven: &'a Cell<bool>,
+    throttle: Option<&'a Throttle>,
+    leave: &'a Leave,
+    /// It said goodbye because it was asked to leave.
+    left: &'a Cell<bool>,
+}
+
+/// What a limit says to a chunk.
+enum Turn {
+    /// So many bytes of it.
+    Now(usize),
+    /// From then on.
+    At(Instant),
+    /// It is better not sent at all; there is another look then.
+    Not(Instant),
 }
 
 enum Owed {
@@ -219,35 +312,65 @@ impl SendLink<'_> {
                     if first {
                         self.session.bells.ring_all();
                     }
-                    let _ = rustix::net::shutdown(self.stream, rustix::net::Shutdown::Write);
-                    let _ = timeout(limits::DRAIN, read::drain(self.stream, self.pulse)).await;
+                    self.until_closed().await;
                     return Ok(Ended::over());
                 }
             }
+            let leaving = self.leave.asked();
+            if leaving && self.may_leave() {
+                wire::encode_control(&Control::Bye, &self.session.key, &mut bytes);
+                self.left.set(true);
+                write::all(self.stream, self.pulse, &bytes).await?;
+                self.until_closed().await;
+                return Ok(Ended::left());
+            }
             self.bell.will_wait();
-            let poll = if control_only {
+            let poll = if control_only || leaving {
                 Poll::Idle
             } else {
                 self.session.flow().poll_send(self.link, self.session.clock.now())
             };
             let heartbeat = self.pulse.next_heartbeat();
+            let mut most = usize::MAX;
+            let poll = match (poll, self.throttle) {
+                (Poll::Send(take), Some(throttle)) => match self.turn(throttle, take.why) {
+                    Turn::Now(bytes) => {
+                        most = bytes;
+                        Poll::Send(take)
+                    }
+                    Turn::At(at) => {
+                        let since = Instant::now();
+                        tokio::select! {
+                            () = self.bell.rung() => {}
+                            () = sleep_until(at.min(heartbeat)) => self.beat(heartbeat).await?,
+                        }
+                        throttle.has_waited(since.elapsed());
+                        lap.book(&times.network);
+                        continue;
+                    }
+                    Turn::Not(at) => Poll::Until(self.session.clock.since(at)),
+                },
+                (poll, _) => poll,
+            };
             match poll {
                 Poll::Send(take) => {
                     self.bell.wont_wait();
                     let header = wire::encode_chunk_header(&take.payload.head, &self.session.key);
                     let payload = take.payload.payload();
-                    match write::begin(self.stream, &header, payload)? {
+                    match write::begin(self.stream, &header, payload, most)? {
                         Some(sent) => {
+                            self.throttle.inspect(|throttle| throttle.used(sent));
                             self.session.flow().sent(self.link, take.seq, self.session.clock.now());
                             if self.session.strict {
                                 self.session.bells.ring_all();
                             }
                             let waited = tokio::select! {
                                 biased;
-                                done = write::rest(self.stream, self.pulse, &header, payload, sent) => done?,
+                                done = write::rest(self.stream, self.pulse, self.throttle, &header, payload, sent) => done?,
                                 () = self.is_useless() => return Ok(Ended::lost("the session is over without it")),
                             };
                             lap.split(&times.busy, waited, &times.network);
+                            self.throttle.inspect(|throttle| times.limited.add(throttle.take_waited()));
                             self.count(&take.why, header.len() + payload.len());
                             if let Some(portion) = pace.moved(header.len() + payload.len(), Instant::now()) {
                                 socket::let_wait(self.stream, portion)?;
@@ -275,14 +398,37 @@ impl SendLink<'_> {
                 }
                 Poll::Idle => {
                     let lack = self.session.flow().lacks();
+                    let wake = if leaving { heartbeat.min(Instant::now() + LEAVE_LOOK) } else { heartbeat };
                     tokio::select! {
                         () = self.bell.rung() => {}
-                        () = sleep_until(heartbeat) => self.beat(heartbeat).await?,
+                        () = sleep_until(wake) => self.beat(heartbeat).await?,
                     }
                     self.book_lack(&mut lap, lack);
                 }
             }
         }
+    }
+
+    /// Whether a chunk may begin now.
+    fn turn(&self, throttle: &Throttle, why: Why) -> Turn {
+        let now = Instant::now();
+        if why == Why::Hedge
+            && let Err(at) = throttle.ask_to_hedge(now)
+        {
+            return Turn::Not(at);
+        }
+        throttle.ask(now).map_or_else(Turn::At, Turn::Now)
+    }
+
+    /// Whether a connection that was asked to leave has nothing to stay for. Without Finish before it, Bye is this
+    /// connection's only; with Finish about, it would be taken for the session's end.
+    fn may_leave(&self) -> bool {
+        self.session.last_words().finish.is_none() && self.session.flow().in_flight(self.link) == 0
+    }
+
+    async fn until_closed(&self) {
+        let _ = rustix::net::shutdown(self.stream, rustix::net::Shutdown::Write);
+        let _ = timeout(limits::DRAIN, read::drain(self.stream, self.pulse)).await;
     }
 
     /// The time since the last chunk was spent without one. Once all are sent there is nothing to be without.
@@ -298,8 +444,12 @@ impl SendLink<'_> {
     async fn is_useless(&self) {
         loop {
             self.bell.rung().await;
-            if self.session.last_words().bye_said {
+            let words = self.session.last_words();
+            if words.bye_said {
                 return;
+            }
+            if words.abort.is_some() {
+                self.throttle.inspect(|throttle| throttle.lift());
             }
         }
     }
@@ -333,6 +483,12 @@ impl SendLink<'_> {
             return Owed::FramesThenEnd;
         }
         if words.bye {
+            // Bye alone would end this connection only
+            if let Some(finish) = words.finish
+                && !*finish_said
+            {
+                wire::encode_control(&Control::Finish(finish), key, bytes);
+            }
             wire::encode_control(&Control::Bye, key, bytes);
             return Owed::FramesThenEnd;
         }
@@ -444,8 +600,8 @@ impl SendLink<'_> {
             .lock()
             .expect("no thread panics while it holds this lock")
             .iter()
-            .find(|(id, _)| *id == link)
-            .map(|(_, stats)| stats.clone());
+            .find(|c| c.link == link)
+            .map(|c| c.stats.clone());
         if let Some(stats) = stats {
             let count = stats.corrupt.fetch_add(1, Relaxed) + 1;
             self.session.tell(LinkEvent::Corrupt { stats, count });

@@ -6,11 +6,11 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::time::Duration;
 
-use socket2::SockRef;
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
-use super::discover;
+use crate::options::SocketOptions;
 use crate::{limits, sys};
 
 /// Where a connection shall leave and arrive.
@@ -34,10 +34,10 @@ impl Route {
 impl Route {
     /// The receiver's address, scoped to the interface as it is numbered now: one that was away may have come back with
     /// another index.
-    fn remote_now(&self) -> SocketAddr {
+    fn remote_now(&self, socket: &TcpSocket) -> SocketAddr {
         match (self.remote, &self.device) {
             (SocketAddr::V6(v6), Some(device)) if v6.ip().is_unicast_link_local() => {
-                let index = discover::index_of(device).unwrap_or(v6.scope_id());
+                let index = rustix::net::netdevice::name_to_index(socket, device).unwrap_or(v6.scope_id());
                 SocketAddrV6::new(*v6.ip(), v6.port(), v6.flowinfo(), index).into()
             }
             (remote, _) => remote,
@@ -52,9 +52,11 @@ impl Route {
 }
 
 /// Connect along `route` within [`limits::CONNECT_TIMEOUT`]. `mss` bounds the segments of both directions.
-pub async fn connect(route: &Route, mss: Option<u32>) -> io::Result<TcpStream> {
-    let remote = route.remote_now();
-    let socket = if remote.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+pub async fn connect(route: &Route, options: &SocketOptions, mss: Option<u32>) -> io::Result<TcpStream> {
+    let socket = if route.remote.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    let remote = route.remote_now(&socket);
+    // now, so that its first packet is marked as well
+    tune(SockRef::from(&socket), !remote.is_ipv4(), options)?;
     if let Some(mss) = mss {
         SockRef::from(&socket).set_tcp_mss(mss)?;
     }
@@ -85,6 +87,68 @@ pub async fn connect(route: &Route, mss: Option<u32>) -> io::Result<TcpStream> {
 pub(super) fn discard(stream: &TcpStream) {
     // where it fails, closing takes longer
     let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+}
+
+/// The index of the interface by which an accepted connection's first segment came, where the kernel says (it keeps it,
+/// for want of a better place, as the interface of outgoing multicast; IPv4 sockets of their own tell only if they are
+/// bound to one).
+pub fn came_in_by(stream: &TcpStream) -> Option<u32> {
+    let socket = SockRef::from(stream);
+    let bound = || {
+        let name = String::from_utf8(socket.device().ok()??).ok()?;
+        rustix::net::netdevice::name_to_index(stream, &name).ok()
+    };
+    socket.multicast_if_v6().ok().filter(|index| *index != 0).or_else(bound)
+}
+
+/// Send by that interface alone, where the system lets us.
+pub fn stay_on(stream: &TcpStream, interface: &str) {
+    // without it the routes decide, as they do for every other program
+    let _ = SockRef::from(stream).bind_device(Some(interface.as_bytes()));
+}
+
+/// Set what the user asks for, before the socket connects or listens. What a listener is told, its connections have.
+pub(super) fn tune(socket: SockRef<'_>, is_v6: bool, options: &SocketOptions) -> io::Result<()> {
+    if let Some(name) = &options.congestion {
+        socket.set_tcp_congestion(name.as_bytes())?;
+    }
+    if let Some(dscp) = options.dscp {
+        // the lower two bits are ECN's
+        let byte = u32::from(dscp) << 2;
+        // on a socket of IPv6 too: its peer may be one of IPv4
+        socket.set_tos_v4(byte)?;
+        if is_v6 {
+            socket.set_tclass_v6(byte)?;
+        }
+    }
+    Ok(())
+}
+
+/// Find out whether the kernel does what is asked for; why not and what to try, in words.
+pub fn check(options: &SocketOptions) -> Result<(), String> {
+    let Some(name) = &options.congestion else { return Ok(()) };
+    let socket = [Domain::IPV4, Domain::IPV6]
+        .into_iter()
+        .find_map(|domain| Socket::new(domain, Type::STREAM, Some(Protocol::TCP)).ok());
+    // without any socket the failure to connect or listen says more
+    let Some(socket) = socket else { return Ok(()) };
+    let Err(e) = socket.set_tcp_congestion(name.as_bytes()) else { return Ok(()) };
+    let listed = |list: &str| {
+        let names = std::fs::read_to_string(format!("/proc/sys/net/ipv4/tcp_{list}_congestion_control"));
+        names.map_or_else(|_| "?".to_owned(), |names| names.split_whitespace().collect::<Vec<_>>().join(" "))
+    };
+    let (available, allowed) = (listed("available"), listed("allowed"));
+    Err(match e.raw_os_error() {
+        Some(libc::ENOENT) => format!(
+            "--congestion {name}: this kernel does not have it (available: {available}); 'modprobe tcp_{name}' as root \
+             loads it where it is a module"
+        ),
+        Some(libc::EPERM) => format!(
+            "--congestion {name}: not allowed for this user (allowed: {allowed}; available: {available}); as root, \
+             'sysctl -w net.ipv4.tcp_allowed_congestion_control=\"{allowed} {name}\"' allows it"
+        ),
+        _ => format!("--congestion {name}: {} (available: {available})", super::describe_io(&e)),
+    })
 }
 
 /// Set what both ends of every connection need.

@@ -98,6 +98,17 @@ impl Watch {
         self.unreachable(name, ended, now);
     }
 
+    /// A connection of that link is not needed any more; no fault of the link's.
+    pub fn left(&mut self, name: &str, ended: &Ended, now: Instant) {
+        match self.links.get_mut(name) {
+            Some(link) if link.up > 1 => {
+                link.up -= 1;
+                link.proven = link.proven.saturating_sub(usize::from(ended.carried));
+            }
+            _ => self.down(name, ended, now),
+        }
+    }
+
     /// That link could not be dialled. True if this is news, and the link has no other connection.
     pub fn unreachable(&mut self, name: &str, ended: &Ended, now: Instant) -> bool {
         let link = self.links.entry(name.to_owned()).or_default();
@@ -149,6 +160,11 @@ impl Watch {
     /// What the final report says of each link of a transfer that was over at `end`.
     pub fn report(&self, stats: &Stats, end: Instant) -> Vec<LinkReport> {
         stats.links().iter().map(|l| l.report(self.away(&l.name, end))).collect()
+    }
+
+    /// Whether a link other than that one is up.
+    pub fn is_up_beside(&self, name: &str) -> bool {
+        self.links.iter().any(|(other, link)| other != name && link.up > 0)
     }
 
     /// When the session ends unless a link comes up before.

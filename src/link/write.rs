@@ -9,18 +9,21 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use super::read::Pulse;
+use super::throttle::Throttle;
 use crate::limits;
 
 /// Offer the first bytes of a frame. `None` if the socket has no room: nothing was taken, and the frame may go
-/// elsewhere. Otherwise the frame is this link's, and [`rest`] must follow.
-pub fn begin(stream: &TcpStream, header: &[u8], payload: &[u8]) -> io::Result<Option<usize>> {
-    write_some(stream, header, payload, 0)
+/// elsewhere. Otherwise the frame is this link's, and `rest` must follow. No more than `most` bytes are offered.
+pub fn begin(stream: &TcpStream, header: &[u8], payload: &[u8], most: usize) -> io::Result<Option<usize>> {
+    write_some(stream, header, payload, 0, most)
 }
 
-/// Write what remains of a frame of which `sent` bytes are gone. Returns how long the socket had no room.
-pub async fn rest(
+/// Write what remains of a frame of which `sent` bytes are gone. Returns how long the socket had no room, or there was
+/// no leave.
+pub(super) async fn rest(
     stream: &TcpStream,
     pulse: &Pulse,
+    throttle: Option<&Throttle>,
     header: &[u8],
     payload: &[u8],
     mut sent: usize,
@@ -29,10 +32,18 @@ pub async fn rest(
     let mut waited = Duration::ZERO;
     while sent < header.len() + payload.len() {
         stream.writable().await?;
+        // after there is room: a time on the schedule is for who can use it
+        let most = match throttle {
+            Some(throttle) => throttle.leave().await,
+            None => usize::MAX,
+        };
         waited += since.elapsed();
-        since = match write_some(stream, header, payload, sent)? {
+        since = match write_some(stream, header, payload, sent, most)? {
             Some(n) => {
                 sent += n;
+                if let Some(throttle) = throttle {
+                    throttle.used(n);
+                }
                 pulse.speak()
             }
             None => Instant::now(),
@@ -43,13 +54,20 @@ pub async fn rest(
 
 /// Write whole frames that are already bytes.
 pub async fn all(stream: &TcpStream, pulse: &Pulse, bytes: &[u8]) -> io::Result<()> {
-    rest(stream, pulse, bytes, &[], 0).await.map(drop)
+    rest(stream, pulse, None, bytes, &[], 0).await.map(drop)
 }
 
-fn write_some(stream: &TcpStream, header: &[u8], payload: &[u8], sent: usize) -> io::Result<Option<usize>> {
+fn write_some(
+    stream: &TcpStream,
+    header: &[u8],
+    payload: &[u8],
+    sent: usize,
+    most: usize,
+) -> io::Result<Option<usize>> {
     let head = &header[sent.min(header.len())..];
+    let head = &head[..head.len().min(most)];
     let body = &payload[sent.saturating_sub(header.len())..];
-    let body = &body[..body.len().min(limits::WRITE_LEN)];
+    let body = &body[..body.len().min(limits::WRITE_LEN).min(most - head.len())];
     let wanted = head.len() + body.len();
     let mut put = None;
     let outcome = stream.try_io(Interest::WRITABLE, || {

@@ -13,7 +13,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use super::abort;
-use super::door::{Caller, advertised, link_name, turn_away};
+use super::door::{Caller, Door, Place, advertised, place, turn_away};
 use super::stages::Stages;
 use crate::error::{Error, ExitCode, escape_words};
 use crate::ids::{LinkId, SessionId};
@@ -42,12 +42,16 @@ pub(super) struct Conductor<'a> {
     /// What is known of each connection.
     pub(super) peers: Vec<Peer>,
     pub(super) finish: Option<Finish>,
+    /// Nothing is kept, and anybody else who comes is more important.
+    pub(super) measuring: bool,
 }
 
 /// One connection, as the conductor sees it.
 pub(super) struct Peer {
     pub(super) link: LinkId,
     pub(super) ip: IpAddr,
+    /// Ours by which it comes in.
+    pub(super) interface: String,
     /// Good chunks that had come over the same interface before.
     pub(super) chunks_before: u64,
     /// Ends it.
@@ -66,12 +70,19 @@ impl Conductor<'_> {
         answer: Option<Handshake>,
     ) {
         let session = self.session.clone();
-        let stats = session.stats.link(&link_name(&stream, peer));
+        let stats = session.stats.link(&place(&stream, peer).name);
         self.joined.insert(link);
         let go = Arc::new(Notify::new());
         let ip = discover::canonical(peer.ip());
         let chunks_before = stats.chunks.load(Relaxed);
-        self.peers.push(Peer { link, ip, chunks_before, go: go.clone(), leaving: false });
+        self.peers.push(Peer {
+            link,
+            ip,
+            interface: stats.name.clone(),
+            chunks_before,
+            go: go.clone(),
+            leaving: false,
+        });
         tokio::task::spawn_local(async move {
             if let Some(answer) = answer
                 && let Err(e) = handshake::say(&mut stream, &answer, &session.key).await
@@ -103,7 +114,7 @@ impl Conductor<'_> {
     pub(super) async fn receive(
         &mut self,
         inbox: &mut UnboundedReceiver<LinkEvent>,
-        callers: &mut UnboundedReceiver<Caller>,
+        door: &mut Door,
         failure: &mut UnboundedReceiver<Error>,
         interrupts: &mut Interrupts,
     ) -> Result<Finish, Error> {
@@ -117,7 +128,13 @@ impl Conductor<'_> {
                         return Ok(finish);
                     }
                 }
-                Some(caller) = callers.recv() => self.admit(caller),
+                caller = door.next() => {
+                    if self.measuring && matches!(caller.message, Handshake::Hello { .. }) {
+                        door.waiting = Some(caller);
+                        return Err(Error::Interrupted("another sender came".into()));
+                    }
+                    self.admit(caller);
+                }
                 Some(error) = failure.recv() => return Err(error),
                 signal = interrupts.next() => {
                     return Err(Error::Interrupted(format!("{signal}; incomplete, {}", self.progress())));
@@ -130,7 +147,7 @@ impl Conductor<'_> {
 
     /// Tell the sender of interfaces that have come or gone.
     fn advertise_again(&mut self) {
-        let now = advertised(self.port);
+        let now = advertised(self.options, self.port);
         if now != self.advertised {
             self.advertised = now.clone();
             let mut words = self.session.last_words();
@@ -149,7 +166,7 @@ impl Conductor<'_> {
         layout: Layout,
         stages: &Stages,
         inbox: &mut UnboundedReceiver<LinkEvent>,
-        callers: &mut UnboundedReceiver<Caller>,
+        door: &mut Door,
         failure: &mut UnboundedReceiver<Error>,
         interrupts: &mut Interrupts,
     ) -> Result<(Finish, SinkEnd), Error> {
@@ -170,7 +187,7 @@ impl Conductor<'_> {
                     break end.unwrap_or_else(|_| Err(Error::Bug("the sink's last thread panicked".into())))?;
                 }
                 Some(event) = inbox.recv() => self.handle(event)?,
-                Some(caller) = callers.recv() => self.admit(caller),
+                caller = door.next() => self.admit(caller),
                 Some(error) = failure.recv() => return Err(error),
                 signal = interrupts.next() => {
                     return Err(Error::Interrupted(format!("{signal} while syncing; {}", self.progress())));
@@ -200,11 +217,7 @@ impl Conductor<'_> {
 
     /// After Commit: until the sender has confirmed it and one link has ended in goodbyes, or the sender is gone. Durable
     /// is durable, whatever the sender knows.
-    pub(super) async fn until_bye(
-        &mut self,
-        inbox: &mut UnboundedReceiver<LinkEvent>,
-        callers: &mut UnboundedReceiver<Caller>,
-    ) {
+    pub(super) async fn until_bye(&mut self, inbox: &mut UnboundedReceiver<LinkEvent>, door: &mut Door) {
         let mut patience = Instant::now() + limits::PEER_GONE;
         let mut confirmed = false;
         while !confirmed || self.watch.connections() > 0 {
@@ -217,7 +230,7 @@ impl Conductor<'_> {
                     LinkEvent::Down { ended, .. } if confirmed && ended.is_over() => break,
                     event => drop(self.count(event)),
                 },
-                Some(caller) = callers.recv() => self.admit(caller),
+                caller = door.next() => self.admit(caller),
                 () = tokio::time::sleep_until(patience) => break,
             }
         }
@@ -231,7 +244,7 @@ impl Conductor<'_> {
     pub(super) async fn until_told(
         &mut self,
         inbox: &mut UnboundedReceiver<LinkEvent>,
-        callers: &mut UnboundedReceiver<Caller>,
+        door: &mut Door,
         error: &Error,
     ) {
         let mut told = false;
@@ -242,7 +255,7 @@ impl Conductor<'_> {
                     told |= matches!(&event, LinkEvent::Down { ended, .. } if ended.by_peer);
                     drop(self.count(event));
                 }
-                Some(caller) = callers.recv() => {
+                caller = door.next() => {
                     turn_away(caller, error.exit_code(), &error.reason());
                     // the answer is small; a moment for it, then this process may end
                     told = true;
@@ -269,6 +282,13 @@ impl Conductor<'_> {
                 }
                 if !self.may_join(session, link) {
                     return turn_away(caller, ExitCode::Network, "this link has joined before, or there are too many");
+                }
+                if let Place { name, instead_of: Some(other) } = place(&caller.stream, caller.peer)
+                    && self.peers.iter().any(|p| p.interface == name && p.ip != ip)
+                {
+                    // two of the sender's cables into one of ours: ARP answers for every address on every interface
+                    let reason = format!("it arrives by {name}, not by {other}, and {name} has a link");
+                    return turn_away(caller, ExitCode::Network, &reason);
                 }
                 let joined = Handshake::Joined { session, link, nonce };
                 self.start_link(link, caller.stream, caller.peer, Some(joined));
@@ -327,6 +347,10 @@ impl Conductor<'_> {
                 tell(Event::LinkUp { name: stats.name.clone(), after });
             }
             LinkEvent::Proven { stats } => self.watch.proven(&stats.name),
+            LinkEvent::Down { stats, ended, link } if ended.is_left() => {
+                let ended = self.judge(link, ended, stats.chunks.load(Relaxed));
+                self.watch.left(&stats.name, &ended, Instant::now());
+            }
             LinkEvent::Down { stats, ended, link } => {
                 let ended = self.judge(link, ended, stats.chunks.load(Relaxed));
                 self.watch.down(&stats.name, &ended, Instant::now());

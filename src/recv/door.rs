@@ -1,5 +1,6 @@
 //! Where senders knock: the address they are given, the first message of each connection, and how one is turned away.
 
+use std::convert::Infallible;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -8,11 +9,14 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
-use crate::error::{Error, ExitCode};
+use crate::error::{Error, ExitCode, escape};
+use crate::ids::InstanceId;
+use crate::link::announce::{Announcer, Waiting};
+use crate::link::cables::Cables;
 use crate::link::handshake::{self, HandshakeError};
 use crate::link::listen::{self, Pending, PendingPlace};
-use crate::link::{describe_io, discover, socket};
-use crate::options::RecvOptions;
+use crate::link::{describe_io, discover, interfaces, socket};
+use crate::options::{Bind, RecvOptions};
 use crate::report::Event;
 use crate::wire::{self, Address, Handshake, Offer, WireError};
 
@@ -25,8 +29,10 @@ pub(super) struct Caller {
 }
 
 pub(super) fn cannot_listen(options: &RecvOptions, error: &std::io::Error) -> Error {
-    let place = match options.listen {
-        Some(ip) => SocketAddr::new(ip, options.port).to_string(),
+    let place = match &options.bind {
+        Some(Bind::Address(ip, None)) => SocketAddr::new(*ip, options.port).to_string(),
+        Some(Bind::Address(ip, Some(zone))) => format!("[{ip}%{}]:{}", escape(zone.as_bytes()), options.port),
+        Some(Bind::Interface(name)) => format!("port {} of {}", options.port, escape(name.as_bytes())),
         None => format!("port {}", options.port),
     };
     let holder = match error.kind() {
@@ -38,18 +44,21 @@ pub(super) fn cannot_listen(options: &RecvOptions, error: &std::io::Error) -> Er
 
 /// The addresses a sender can be given, best first.
 pub(super) fn reachable_at(options: &RecvOptions, port: u16) -> Vec<SocketAddr> {
-    if let Some(ip) = options.listen
+    if let Some(Bind::Address(ip, zone)) = &options.bind
         && !ip.is_unspecified()
     {
-        return vec![SocketAddr::new(ip, port)];
+        return vec![listen::address(*ip, zone.as_deref(), port).unwrap_or(SocketAddr::new(*ip, port))];
     }
-    let mut locals = discover::locals().unwrap_or_default();
-    locals.sort_by_key(|l| (!l.running, l.ip.is_ipv6()));
-    let mut addrs: Vec<SocketAddr> = discover::advertise(&locals, port)
-        .into_iter()
-        .map(|a| a.addr)
-        .filter(|a| !matches!(a, SocketAddr::V6(v6) if v6.ip().is_unicast_link_local()))
-        .collect();
+    let mut interfaces = interfaces::list().unwrap_or_default();
+    interfaces.sort_by_key(|i| !i.carrier);
+    let locals = discover::addresses(&interfaces);
+    let mut addrs: Vec<SocketAddr> = bound(options, &interfaces, port).into_iter().map(|a| a.addr).collect();
+    // a link-local address means something else on every machine: only where there is no other
+    let global: Vec<SocketAddr> = addrs.iter().copied().filter(|a| !interfaces::is_link_local(a.ip())).collect();
+    if !global.is_empty() {
+        addrs = global;
+    }
+    addrs.sort_by_key(|a| a.is_ipv6());
     if addrs.is_empty() {
         addrs = locals.iter().filter(|l| l.ip.is_loopback()).map(|l| SocketAddr::new(l.ip, port)).collect();
     }
@@ -60,28 +69,96 @@ pub(super) fn reachable_at(options: &RecvOptions, port: u16) -> Vec<SocketAddr> 
     addrs
 }
 
-pub(super) fn advertised(port: u16) -> Vec<Address> {
-    discover::advertise(&discover::locals().unwrap_or_default(), port)
+/// What the sender may dial beside the address it was given.
+pub(super) fn advertised(options: &RecvOptions, port: u16) -> Vec<Address> {
+    bound(options, &interfaces::list().unwrap_or_default(), port)
 }
 
-/// What a link is called here: our interface, or the peer's address where that is all we know.
-pub(super) fn link_name(stream: &TcpStream, peer: SocketAddr) -> String {
-    let locals = discover::locals().unwrap_or_default();
-    let local = stream.local_addr().ok().and_then(|a| discover::interface_of(&locals, a.ip()));
-    local.map_or_else(|| peer_name(peer), |l| l.interface.clone())
+/// The addresses that we listen at.
+fn bound(options: &RecvOptions, interfaces: &[interfaces::Interface], port: u16) -> Vec<Address> {
+    let all = discover::advertise(interfaces, port);
+    match &options.bind {
+        None => all,
+        Some(Bind::Address(ip, _)) if ip.is_unspecified() => {
+            all.into_iter().filter(|a| ip.is_ipv6() || a.addr.is_ipv4()).collect()
+        }
+        Some(Bind::Address(ip, _)) => all.into_iter().filter(|a| a.addr.ip() == *ip).collect(),
+        Some(Bind::Interface(name)) => all.into_iter().filter(|a| a.interface == *name).collect(),
+    }
+}
+
+/// Where a link comes in.
+pub(super) struct Place {
+    /// What the link is called here: the interface, or the peer's address where that is all we know.
+    pub(super) name: String,
+    /// The interface that has the address which was dialled, if that is another.
+    pub(super) instead_of: Option<String>,
+}
+
+/// Where a connection comes in. One from a network of that interface's is tied to it, so that what we say leaves by the
+/// same cable.
+pub(super) fn place(stream: &TcpStream, peer: SocketAddr) -> Place {
+    let interfaces = interfaces::list().unwrap_or_default();
+    let locals = discover::addresses(&interfaces);
+    let by_index = socket::came_in_by(stream).and_then(|index| interfaces.iter().find(|i| i.index == index));
+    let by_address = stream.local_addr().ok().and_then(|a| {
+        let index = match a {
+            SocketAddr::V6(v6) if v6.scope_id() != 0 => v6.scope_id(),
+            _ => discover::interface_of(&locals, a.ip())?.index,
+        };
+        interfaces.iter().find(|i| i.index == index)
+    });
+    let Some(own) = by_index.or(by_address) else { return Place { name: peer_name(peer), instead_of: None } };
+    let ip = discover::canonical(peer.ip());
+    // where the kernel does not tell, it is not known which cable that would be
+    if by_index.is_some()
+        && own.is_cable()
+        && own.addresses.iter().any(|(ours, prefix)| discover::same_network(*ours, ip, *prefix))
+    {
+        socket::stay_on(stream, &own.name);
+    }
+    let instead_of = by_address.filter(|other| other.index != own.index).map(|other| other.name.clone());
+    Place { name: own.name.clone(), instead_of }
 }
 
 pub(super) fn peer_name(peer: SocketAddr) -> String {
     discover::canonical(peer.ip()).to_string()
 }
 
+/// What answers senders that look for a receiver, if they may find this one and there is a network to ask on.
+pub(super) fn announcer(
+    options: &RecvOptions,
+    instance: InstanceId,
+    port: u16,
+    cables: &Arc<Cables>,
+) -> Option<Announcer> {
+    if options.hidden {
+        return None;
+    }
+    let (only, interface) = match &options.bind {
+        None => (None, None),
+        Some(Bind::Address(ip, _)) => (Some(*ip), None),
+        Some(Bind::Interface(name)) => (None, Some(name.clone())),
+    };
+    let opened = Announcer::open(Waiting { instance, port, only, interface }, cables.clone());
+    opened.map_err(|why| (options.observer)(Event::NotAnnounced { why })).ok()
+}
+
+/// Answer for as long as this is awaited.
+pub(super) async fn announced(announcer: Option<&mut Announcer>) -> Infallible {
+    match announcer {
+        Some(announcer) => announcer.answer().await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Accept connections and hear each one's first message, a bounded number at a time.
 pub(super) async fn answer_the_door(
     listener: TcpListener,
+    pending: Pending,
     callers: UnboundedSender<Caller>,
     observer: crate::options::Observer,
 ) {
-    let pending = Pending::default();
     let strangers = Arc::new(AtomicU64::new(0));
     loop {
         let (mut stream, peer) = match listener.accept().await {
@@ -116,15 +193,36 @@ pub(super) async fn answer_the_door(
     }
 }
 
-pub(super) async fn first_hello(callers: &mut UnboundedReceiver<Caller>) -> (Caller, Offer) {
-    loop {
-        let caller = callers.recv().await.expect("the door is answered for as long as we live");
-        match &caller.message {
-            Handshake::Hello { offer, .. } => {
-                let offer = offer.clone();
-                return (caller, offer);
+/// Where callers come from.
+pub(super) struct Door {
+    pub(super) port: u16,
+    pub(super) callers: UnboundedReceiver<Caller>,
+    /// One for whom another session ended.
+    pub(super) waiting: Option<Caller>,
+    /// Our interfaces.
+    pub(super) cables: Arc<Cables>,
+}
+
+impl Door {
+    /// The next caller.
+    pub(super) async fn next(&mut self) -> Caller {
+        self.callers.recv().await.expect("the door is answered for as long as we live")
+    }
+
+    /// The next caller who wants to begin a session.
+    pub(super) async fn first_hello(&mut self) -> (Caller, Offer) {
+        loop {
+            let caller = match self.waiting.take() {
+                Some(caller) => caller,
+                None => self.next().await,
+            };
+            match &caller.message {
+                Handshake::Hello { offer, .. } => {
+                    let offer = offer.clone();
+                    return (caller, offer);
+                }
+                _ => turn_away(caller, ExitCode::Network, "no such session: the receiver was started anew"),
             }
-            _ => turn_away(caller, ExitCode::Network, "no such session: the receiver was started anew"),
         }
     }
 }

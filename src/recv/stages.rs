@@ -38,6 +38,7 @@ impl Stages {
         sink: &Sink,
         stats: Arc<Stats>,
         events: UnboundedSender<LinkEvent>,
+        cables: Arc<Cables>,
     ) -> Result<Stages, Error> {
         let buffers = window.max as usize + limits::LINKS_MAX;
         let pool = Pool::new(buffers, limits::CHUNK_LEN);
@@ -54,7 +55,7 @@ impl Stages {
             pool,
             pool_bell,
             arrived,
-            cables: Cables::watched(),
+            cables,
             bells: Default::default(),
             last_words: Default::default(),
             events,

@@ -29,6 +29,8 @@ pub enum End {
 pub enum Limit {
     /// The links of these names.
     Links(Vec<String>),
+    /// The user's limit on the rate.
+    Bwlimit,
     /// What writes into the sender's standard input.
     Producer,
     /// What reads from the receiver's standard output.
@@ -98,7 +100,8 @@ pub fn limit(elapsed: Duration, sender: &[StageTimes], receiver: &[StageTimes], 
         (Limit::Consumer, receiver.one(Stage::Output, |t| t.busy + t.wait_out)),
     ];
     let links_share = links_used(links);
-    let used_links = (Limit::Links(names(links)), links_share);
+    let links_limit = if are_held_back(links) { Limit::Bwlimit } else { Limit::Links(names(links)) };
+    let used_links = (links_limit, links_share);
     let full = [(End::Sender, &sender), (End::Receiver, &receiver)]
         .into_iter()
         .filter_map(|(end, times)| times.cpu_full().map(|share| (end, times, share)))
@@ -236,6 +239,13 @@ fn links_used(links: &[LinkReport]) -> f64 {
     if sum > 0.0 { used / sum } else { 0.0 }
 }
 
+/// Whether links that had a chunk in hand waited for leave rather than for the network.
+fn are_held_back(links: &[LinkReport]) -> bool {
+    let part = |l: &LinkReport| l.limited.as_secs_f64() / (l.busy + l.network).as_secs_f64().max(f64::MIN_POSITIVE);
+    let sum: f64 = links.iter().map(|l| l.wire_bytes as f64).sum();
+    links.iter().map(|l| part(l) * l.wire_bytes as f64).sum::<f64>() > sum / 2.0
+}
+
 /// The part of their time that links were without a chunk.
 fn links_without(links: &[LinkReport]) -> f64 {
     if links.iter().all(|l| l.used().is_none()) { 0.0 } else { 1.0 - links_used(links) }
@@ -352,6 +362,22 @@ mod tests {
         // one that carried next to nothing says nothing
         let run = Run::calm().links(&[full("eth1", 9), link("eth2", 0, [0.0, 0.0, 9.0, 0.0])]);
         assert_eq!(run.told(), (Limit::Links(vec!["eth1".into()]), 99));
+    }
+
+    #[test]
+    fn links_that_wait_for_leave_are_limited_by_the_user() {
+        let limited = |name, gb, secs_limited| {
+            let full = link(name, gb, [1.0, 8.9, 0.1, 0.0]);
+            LinkReport { limited: secs(secs_limited), ..full }
+        };
+        let run = Run::calm().links(&[limited("eth1", 1, 8.5), limited("eth2", 1, 8.0)]);
+        assert_eq!(run.told(), (Limit::Bwlimit, 99));
+        // a slow link fills up, and the fast one has all that the limit leaves
+        let run = Run::calm().links(&[limited("eth1", 9, 8.0), limited("eth2", 1, 0.5)]);
+        assert_eq!(run.told(), (Limit::Bwlimit, 99));
+        // most goes over a link without a limit, which is full
+        let run = Run::calm().links(&[limited("eth1", 9, 0.0), limited("eth2", 1, 8.5)]);
+        assert_eq!(run.told(), (Limit::Links(vec!["eth1".into(), "eth2".into()]), 99));
     }
 
     #[test]

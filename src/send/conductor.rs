@@ -9,20 +9,30 @@ use tokio::time::Instant;
 use super::check;
 use super::fleet::Fleet;
 use super::stages::Totals;
-use crate::error::{Error, escape_words};
+use crate::error::{Error, escape, escape_words};
+use crate::limits;
 use crate::link::LinkEvent;
 use crate::link::cables;
+use crate::link::interfaces;
+use crate::link::proof::{Proof, Stray};
 use crate::link::send_link::SendSession;
 use crate::link::watch::{self, Interrupts, Watch};
-use crate::options::SendOptions;
+use crate::options::{LinkSpec, SendOptions};
 use crate::report::Event;
 use crate::wire::{self, Commit, Control};
+
+/// A `--link` as it was typed.
+fn shown(link: &LinkSpec) -> String {
+    let not = if matches!(link, LinkSpec::Not(_)) { "!" } else { "" };
+    format!("{not}{}", escape(link.name().as_bytes()))
+}
 
 pub(super) struct Conductor<'a> {
     pub(super) options: &'a SendOptions,
     pub(super) session: &'a SendSession,
     pub(super) watch: Watch,
     pub(super) fleet: Fleet,
+    pub(super) proof: Proof,
 }
 
 impl Conductor<'_> {
@@ -32,8 +42,16 @@ impl Conductor<'_> {
         mut totals: oneshot::Receiver<Result<Totals, Error>>,
         interrupts: &mut Interrupts,
     ) -> Result<(Commit, Totals), Error> {
+        if self.fleet.kept.is_empty() {
+            let links: Vec<String> = self.options.links.iter().map(shown).collect();
+            let asked = links.join(", ");
+            return Err(Error::Network(format!("with --link {asked} no interface leads to the receiver")));
+        }
         let mut known: Option<Totals> = None;
         let mut changes = self.session.cables.changes();
+        let mut looks = tokio::time::interval(limits::PROVE_EVERY);
+        let mut look = tokio::time::interval(limits::STREAMS_LOOK);
+        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let deadline = self.watch.deadline();
             tokio::select! {
@@ -54,6 +72,8 @@ impl Conductor<'_> {
                     return Err(Error::Interrupted(format!("{signal}; incomplete, {}", self.progress())));
                 }
                 () = cables::changed(&mut changes) => self.fleet.grow(),
+                _ = looks.tick() => self.prove(),
+                _ = look.tick(), if known.is_none() && self.fleet.is_measuring() => self.fleet.measure(&self.options.observer),
                 () = watch::at(deadline) => return Err(self.lost()),
             }
         }
@@ -69,6 +89,9 @@ impl Conductor<'_> {
                 tell(Event::LinkUp { name: stats.name.clone(), after });
             }
             LinkEvent::Proven { stats } => self.watch.proven(&stats.name),
+            LinkEvent::Down { stats, ended, .. } if ended.is_left() => {
+                self.watch.left(&stats.name, &ended, Instant::now());
+            }
             LinkEvent::Down { stats, ended, .. } => {
                 self.watch.down(&stats.name, &ended, Instant::now());
                 stats.outages.fetch_add(1, Relaxed);
@@ -93,6 +116,7 @@ impl Conductor<'_> {
                 self.fleet.addresses = addresses;
                 self.fleet.grow();
             }
+            LinkEvent::Enough => return Err(Error::Interrupted("enough was measured".into())),
             LinkEvent::Panicked => return Err(Error::Bug("a thread of the sender panicked".into())),
             LinkEvent::Control(_) | LinkEvent::Complete | LinkEvent::Hopeless { .. } | LinkEvent::Stillborn { .. } => {}
             LinkEvent::Violation { what, .. } => {
@@ -101,6 +125,32 @@ impl Conductor<'_> {
             LinkEvent::Corrupt { stats, count } => tell(Event::Corrupt { link: stats.name.clone(), count }),
         }
         Ok(None)
+    }
+
+    /// Let links go that leave by another interface than their own, unless nothing else is left.
+    fn prove(&mut self) {
+        let Ok(interfaces) = interfaces::list() else { return };
+        let sent = interfaces.into_iter().map(|i| (i.name, i.carried.sent)).collect();
+        let mut given: Vec<(String, u64)> = Vec::new();
+        for link in self.session.stats.links() {
+            let Some(kept) = self.fleet.kept.iter().find(|k| k.link == link.name) else { continue };
+            let bytes = link.wire_bytes.load(Relaxed);
+            match given.iter_mut().find(|(name, _)| *name == kept.interface) {
+                Some((_, sum)) => *sum += bytes,
+                None => given.push((kept.interface.clone(), bytes)),
+            }
+        }
+        for Stray { interface, over } in self.proof.look(sent, given) {
+            let why = format!("it leaves by {over}, not by {interface}");
+            let strays = self.fleet.kept.iter().filter(|k| k.interface == interface).map(|k| k.link.clone());
+            for link in strays.collect::<Vec<_>>() {
+                if self.watch.is_up_beside(&link) {
+                    self.session.expel(&link, why.clone());
+                } else {
+                    (self.options.observer)(Event::Warning(format!("link {link}: {why}")));
+                }
+            }
+        }
     }
 
     fn finish(&self, totals: &Totals) {

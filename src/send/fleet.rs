@@ -1,38 +1,60 @@
-//! All links of a session: which there are, which are added, and that each is kept up.
+//! All links of a session: which there are, which are added, that each is kept up, and by how many connections.
 
 use std::future::pending;
-use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
+use super::knee::{Knee, Look, Step};
 use super::reach::Agreed;
 use crate::ids::LinkId;
 use crate::limits;
+use crate::link::by_hand;
 use crate::link::dial::{self, LinkIds};
-use crate::link::discover::{self, Candidate};
-use crate::link::send_link::{self, SendSession};
-use crate::options::SendOptions;
+use crate::link::discover::{self, Candidate, Kept};
+use crate::link::interfaces::{self, Kind};
+use crate::link::send_link::{self, Leave, SendSession};
+use crate::options::{LinkSpec, Observer, Schedule, SendOptions};
+use crate::report::Event;
 use crate::stats::LinkStats;
+use crate::sys::{TcpState, tcp_state};
 use crate::wire::Address;
 
 /// All links of the session, those that are up and those that are dialled again and again.
 pub(super) struct Fleet {
     pub(super) session: Arc<SendSession>,
     pub(super) ids: Arc<LinkIds>,
-    /// Connections on each link.
+    /// Connections on each link, to begin with.
     pub(super) streams: u16,
+    /// Links for which it is not known yet how many connections pay.
+    measured: Vec<Measured>,
+    /// Whether that is to be found.
+    auto: bool,
     /// Connections that may still be added.
     pub(super) room: u16,
-    /// What is kept up, as pairs of our address and the receiver's.
-    pub(super) kept: Vec<(IpAddr, IpAddr)>,
+    /// What is kept up.
+    pub(super) kept: Vec<Kept>,
+    /// Interfaces that the user has left out.
+    pub(super) left_out: Vec<String>,
     /// A first connection that is none of the links by hand, so that it carries no chunks.
     pub(super) control: Option<LinkId>,
     /// Links by hand are all there will be.
     pub(super) by_hand: bool,
     /// Where the receiver can be reached, as it says itself.
     pub(super) addresses: Vec<Address>,
+}
+
+/// A link whose connections are counted by measuring.
+struct Measured {
+    candidate: Candidate,
+    stats: Arc<LinkStats>,
+    turns: Arc<Semaphore>,
+    knee: Knee,
+    /// Connections beside the first, newest last.
+    more: Vec<Leave>,
 }
 
 impl Fleet {
@@ -43,9 +65,13 @@ impl Fleet {
             session: session.clone(),
             ids: Arc::new(LinkIds::default()),
             streams: options.streams.unwrap_or(1).max(1),
+            measured: Vec::new(),
+            // strict rotation is there to be compared with
+            auto: options.streams.is_none() && options.schedule == Schedule::Pull,
             room: limits::LINKS_MAX as u16 - 1,
             kept: Vec::new(),
-            by_hand: !options.links.is_empty(),
+            left_out: LinkSpec::left_out(&options.links),
+            by_hand: LinkSpec::by_hand(&options.links),
             addresses: agreed.addresses,
             control: None,
         };
@@ -55,14 +81,18 @@ impl Fleet {
         if fleet.by_hand {
             let locals = discover::locals().unwrap_or_default();
             let host = agreed.candidate.routes[0].remote;
-            for candidate in dial::candidates_by_hand(&options.links, &locals, &fleet.addresses, host) {
+            for candidate in by_hand::candidates(&options.links, &locals, &fleet.addresses, host) {
                 let is_first = !agreed.control_only && candidate.routes.iter().any(|r| r.joins(ours, theirs));
                 let first = if is_first { connection.take() } else { None };
                 fleet.keep(candidate, first);
             }
-        } else {
-            fleet.kept.push((ours, theirs));
+        } else if agreed.alone {
+            fleet.by_hand = true;
             fleet.keep(agreed.candidate.clone(), connection.take());
+        } else {
+            if !agreed.control_only {
+                fleet.keep(agreed.candidate.clone(), connection.take());
+            }
             fleet.grow();
         }
         if let Some((link, stream)) = connection {
@@ -70,9 +100,10 @@ impl Fleet {
             // it carries nothing worth a line in a report
             let stats = Arc::new(LinkStats { name: agreed.candidate.name, ..LinkStats::default() });
             fleet.control = Some(link);
-            tokio::task::spawn_local(
-                async move { send_link::run(&session, link, stats, &stream, true, pending()).await },
-            );
+            let (stream, stays) = (Arc::new(stream), Leave::default());
+            tokio::task::spawn_local(async move {
+                send_link::run(&session, link, stats, &stream, true, &stays, pending()).await
+            });
         }
         fleet
     }
@@ -82,20 +113,97 @@ impl Fleet {
         if self.by_hand {
             return;
         }
-        let locals = discover::locals().unwrap_or_default();
-        for candidate in discover::pair(&locals, &self.addresses, &self.kept) {
-            let pairs = candidate.routes.iter().filter_map(|r| Some((r.local?, r.remote.ip())));
-            self.kept.extend(pairs);
+        let interfaces = interfaces::list().unwrap_or_default();
+        for candidate in discover::pair(&interfaces, &self.addresses, &self.kept, &self.left_out) {
             self.keep(candidate, None);
         }
     }
 
     fn keep(&mut self, candidate: Candidate, mut first: Option<(LinkId, TcpStream)>) {
+        let remote = match &candidate.routes[..] {
+            [only] => Some(only.remote.ip()),
+            // which of them answers is not known yet
+            _ => None,
+        };
+        let interface = candidate.routes[0].device.clone().unwrap_or_else(|| candidate.name.clone());
+        self.kept.push(Kept { link: candidate.name.clone(), interface, remote });
         let turns = Arc::new(Semaphore::new(limits::DIALS_AT_ONCE));
         for _ in 0..self.streams.min(self.room) {
-            self.room -= 1;
-            let (session, ids, turns) = (self.session.clone(), self.ids.clone(), turns.clone());
-            tokio::task::spawn_local(dial::keep_up(session, ids, turns, candidate.clone(), first.take()));
+            self.open(&candidate, &turns, first.take());
         }
+        if self.auto {
+            let device = candidate.routes.first().and_then(|r| r.device.as_deref());
+            let own = interfaces::list().unwrap_or_default().into_iter().find(|i| Some(i.name.as_str()) == device);
+            let (bond, speed) = own.map_or((false, 0), |i| (i.kind == Kind::Bond, i.speed_mbit));
+            let knee = Knee::new(bond, speed, Instant::now());
+            let stats = self.session.stats.link(&candidate.name);
+            self.measured.push(Measured { candidate, stats, turns, knee, more: Vec::new() });
+        }
+    }
+
+    /// One more connection.
+    fn open(&mut self, candidate: &Candidate, turns: &Arc<Semaphore>, first: Option<(LinkId, TcpStream)>) -> Leave {
+        self.room -= 1;
+        let leave = Leave::default();
+        let (session, ids, turns) = (self.session.clone(), self.ids.clone(), turns.clone());
+        tokio::task::spawn_local(dial::keep_up(session, ids, turns, candidate.clone(), first, leave.clone()));
+        leave
+    }
+
+    /// Whether there is a link of which it is not known how many connections pay.
+    pub(super) fn is_measuring(&self) -> bool {
+        !self.measured.is_empty()
+    }
+
+    /// Look at those links, and have as many connections on each as have proved to pay.
+    pub(super) fn measure(&mut self, tell: &Observer) {
+        let now = Instant::now();
+        for mut link in std::mem::take(&mut self.measured) {
+            let have = link.more.len() as u16 + 1;
+            let most = limits::STREAMS_AUTO_MAX.min(have + self.room);
+            let look = self.look(&link.stats);
+            match link.knee.step(look, most, now) {
+                Step::Wait => {}
+                Step::Try(want) => {
+                    for _ in have..want {
+                        link.more.push(self.open(&link.candidate, &link.turns, None));
+                    }
+                }
+                Step::Keep(want, gain) => {
+                    for leave in link.more.drain(usize::from(want) - 1..) {
+                        leave.ask();
+                        self.room += 1;
+                    }
+                    self.session.bells.ring_all();
+                    tell(Event::Streams { link: link.candidate.name.clone(), connections: want, gain });
+                }
+            }
+            if !link.knee.is_done() {
+                self.measured.push(link);
+            }
+        }
+    }
+
+    /// What a link looks like now.
+    fn look(&self, stats: &Arc<LinkStats>) -> Look {
+        let mut look = Look {
+            links: Vec::new(),
+            acked: 0,
+            used: stats.times.busy.total() + stats.times.network.total(),
+            rtt: Duration::MAX,
+        };
+        for connection in self.session.by_link.lock().expect("no thread panics while it holds this lock").iter() {
+            if !Arc::ptr_eq(&connection.stats, stats) {
+                continue;
+            }
+            // a kernel that does not tell has links of one connection
+            let Ok(TcpState { acked: Some(acked), min_rtt: Some(min_rtt), .. }) = tcp_state(&connection.stream) else {
+                continue;
+            };
+            look.links.push(connection.link);
+            look.acked += acked;
+            look.rtt = look.rtt.min(min_rtt);
+        }
+        look
     }
 }

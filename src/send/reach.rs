@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use tokio::net::TcpStream;
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
 use crate::error::{Error, ExitCode, escape, escape_words};
@@ -11,8 +12,9 @@ use crate::limits;
 use crate::link::discover::{self, Candidate};
 use crate::link::handshake::{self, HandshakeError};
 use crate::link::socket::Route;
-use crate::link::{describe_io, dial};
-use crate::options::{LinkSpec, SendOptions};
+use crate::link::{announce, by_hand, describe_io, dial};
+use crate::options::{Bwlimit, Find, LinkSpec, SendOptions};
+use crate::report::Found;
 use crate::wire::{self, Address, Handshake, Layout, Offer, WireError};
 
 /// The first connection, after Welcome.
@@ -23,6 +25,8 @@ pub(super) struct Agreed {
     pub(super) peer: SocketAddr,
     /// The peer was reached by another way than `--link` allows; the connection must carry no chunks.
     pub(super) control_only: bool,
+    /// There shall be no other link.
+    pub(super) alone: bool,
     pub(super) layout: Layout,
     pub(super) window_chunks: u32,
     pub(super) addresses: Vec<Address>,
@@ -30,22 +34,57 @@ pub(super) struct Agreed {
 
 /// Reach the receiver and agree with it.
 pub(super) async fn agree(options: &SendOptions, session: SessionId, offer: Offer) -> Result<Agreed, Error> {
-    let key = wire::PUBLISHED_KEY;
     interfaces_exist(&options.links)?;
-    let target = format!("{}:{}", escape(options.host.as_bytes()), options.port);
+    limits_are_for_links(&options.bwlimit, &options.links)?;
+    let (target, found) = match &options.find {
+        None => (format!("{}:{}", escape(options.host.as_bytes()), options.port), None),
+        Some(find) => {
+            let found = choose(options, find).await?;
+            (format!("{} ({})", escape(&found.host), found.addrs[0]), Some(found.addrs))
+        }
+    };
     let deadline = Instant::now() + limits::REFUSED_RETRY;
-    let (mut stream, route, control_only) = loop {
-        match reach(options).await {
+    let (stream, route, control_only) = loop {
+        match reach(options, found.as_deref()).await {
             Ok(reached) => break reached,
             Err(unreached) if unreached.refused > 0 && Instant::now() < deadline => {
                 sleep(limits::REDIAL_MIN * 2).await;
             }
             Err(unreached) => {
-                let tried: Vec<String> = unreached.tried.iter().map(|(addr, why)| format!("{addr}: {why}")).collect();
-                return Err(Error::Network(format!("cannot reach {target}: {}", tried.join("; "))));
+                return Err(Error::Network(format!("cannot reach {target}: {}", unreached.reasons())));
             }
         }
     };
+    let candidate = |stream: &TcpStream| Ok(first_candidate(stream.local_addr()?, stream.peer_addr()?, route));
+    greet(stream, session, offer, &target, control_only, candidate).await
+}
+
+/// Agree with the receiver over this link, and no other.
+pub(super) async fn agree_over(
+    link: &Candidate,
+    options: &SendOptions,
+    session: SessionId,
+    offer: Offer,
+) -> Result<Agreed, Error> {
+    let reached = dial::first_of(link.routes.clone(), &options.sockets).await;
+    let (stream, route) = reached.map_err(|unreached| Error::Network(unreached.reasons()))?;
+    // the one that answered: there is no time for the others
+    let candidate = |_: &TcpStream| Ok(Candidate { name: link.name.clone(), routes: vec![route] });
+    let target = format!("{}:{}", escape(options.host.as_bytes()), options.port);
+    let agreed = greet(stream, session, offer, &target, false, candidate).await?;
+    Ok(Agreed { alone: true, ..agreed })
+}
+
+/// Hello and Welcome.
+async fn greet(
+    mut stream: TcpStream,
+    session: SessionId,
+    offer: Offer,
+    target: &str,
+    control_only: bool,
+    candidate: impl FnOnce(&TcpStream) -> std::io::Result<Candidate>,
+) -> Result<Agreed, Error> {
+    let key = wire::PUBLISHED_KEY;
     let lost = |e: HandshakeError| match e {
         HandshakeError::Wire(e @ WireError::Version { .. }) => Error::Refused(format!("{target}: {e}")),
         e => Error::Network(format!("no agreement with {target}: {e}")),
@@ -55,12 +94,12 @@ pub(super) async fn agree(options: &SendOptions, session: SessionId, offer: Offe
     match answer {
         Handshake::Welcome { session: theirs, layout, window_chunks, addresses } if theirs == session => {
             let peer = stream.peer_addr().map_err(|e| lost(e.into()))?;
-            let local = stream.local_addr().map_err(|e| lost(e.into()))?;
             Ok(Agreed {
-                candidate: first_candidate(local, peer, route),
+                candidate: candidate(&stream).map_err(|e| lost(e.into()))?,
                 stream,
                 peer,
                 control_only,
+                alone: false,
                 layout,
                 window_chunks,
                 addresses,
@@ -77,19 +116,70 @@ pub(super) async fn agree(options: &SendOptions, session: SessionId, offer: Offe
     }
 }
 
+/// Find the receivers that wait, and let the one that is meant be chosen.
+async fn choose(options: &SendOptions, find: &Find) -> Result<Found, Error> {
+    let sought = announce::seek(&options.links, find.code).await;
+    let sought = sought.map_err(|e| Error::Network(format!("cannot look for a receiver: {}", describe_io(&e))))?;
+    let asked = sought.asked.iter().map(|name| escape(name.as_bytes())).collect::<Vec<_>>().join(", ");
+    let found: Vec<Found> =
+        sought.answered.into_iter().map(|a| Found { host: a.host, addrs: a.addrs, code: a.instance.code() }).collect();
+    let (mut meant, others): (Vec<Found>, Vec<Found>) =
+        found.into_iter().partition(|found| find.code.is_none_or(|code| found.code == code));
+    if meant.is_empty() {
+        return Err(Error::NotFound(match (&others[..], &asked[..], find.code) {
+            (_, "", _) => "cannot look for a receiver: no interface here takes multicast".to_owned(),
+            ([], asked, _) => format!("no receiver answered (asked over {asked})"),
+            (others, asked, code) => format!(
+                "no receiver has the code {}; others answered: {} (asked over {asked})",
+                code.map(|code| code.to_string()).unwrap_or_default(),
+                others.iter().map(|o| format!("{} {}", escape(&o.host), o.code)).collect::<Vec<_>>().join(", ")
+            ),
+        }));
+    }
+    // a person may take their time, and a signal must still be heard
+    let choose = find.choose.clone();
+    let chosen = spawn_blocking(move || choose(&meant).map(|at| meant.swap_remove(at))).await;
+    chosen.map_err(|e| Error::Bug(format!("nobody could choose a receiver: {e}")))?
+}
+
 /// An interface that `--link` names and that is not there, or has no address, is a typing error.
 pub(super) fn interfaces_exist(links: &[LinkSpec]) -> Result<(), Error> {
+    links.iter().try_for_each(|link| match link {
+        LinkSpec::Interface(name) | LinkSpec::Not(name) | LinkSpec::Pair { interface: name, .. } => {
+            interface_exists("--link", name)
+        }
+        LinkSpec::Address(_) => Ok(()),
+    })
+}
+
+fn interface_exists(option: &str, name: &str) -> Result<(), Error> {
     let locals = discover::locals().unwrap_or_default();
-    for link in links {
-        let LinkSpec::Interface(name) = link else { continue };
-        if !locals.iter().any(|l| l.interface == *name) {
-            let mut known: Vec<&str> = locals.iter().map(|l| l.interface.as_str()).collect();
-            known.sort_unstable();
-            known.dedup();
-            let (name, known) = (escape(name.as_bytes()), known.join(", "));
-            return Err(Error::Usage(format!(
-                "--link {name}: no such interface here has an address (there are {known})"
-            )));
+    if by_hand::interface(&locals, name).is_some() {
+        return Ok(());
+    }
+    let mut known: Vec<&str> = locals.iter().map(|l| l.interface.as_str()).collect();
+    known.sort_unstable();
+    known.dedup();
+    let (name, known) = (escape(name.as_bytes()), known.join(", "));
+    Err(Error::Usage(format!("{option} {name}: no such interface here has an address (there are {known})")))
+}
+
+/// A limit for what is no link's name would never limit anything.
+fn limits_are_for_links(bwlimit: &Bwlimit, links: &[LinkSpec]) -> Result<(), Error> {
+    for (link, _) in &bwlimit.links {
+        match link {
+            link if links.contains(link) => {}
+            LinkSpec::Interface(name) if !LinkSpec::by_hand(links) => interface_exists("--bwlimit", name)?,
+            link => {
+                let name = escape(link.name().as_bytes());
+                let known = if !LinkSpec::by_hand(links) {
+                    "links have their interfaces' names unless --link names an address".to_owned()
+                } else {
+                    let names: Vec<String> = links.iter().map(|l| escape(l.name().as_bytes())).collect();
+                    format!("--link names {}", names.join(", "))
+                };
+                return Err(Error::Usage(format!("--bwlimit {name}: no link has this name ({known})")));
+            }
         }
     }
     Ok(())
@@ -97,24 +187,33 @@ pub(super) fn interfaces_exist(links: &[LinkSpec]) -> Result<(), Error> {
 
 /// A first connection along the ways that `--link` allows, or, if none of them leads to the address given, along
 /// another that is used for control only.
-pub(super) async fn reach(options: &SendOptions) -> Result<(TcpStream, Route, bool), dial::Unreached> {
-    let hosts = match dial::resolve(&options.host, options.port).await {
-        Ok(hosts) => hosts,
-        Err(e) => {
-            let tried = vec![(escape(options.host.as_bytes()), describe_io(&e))];
-            return Err(dial::Unreached { tried, refused: 0 });
-        }
+async fn reach(
+    options: &SendOptions,
+    found: Option<&[SocketAddr]>,
+) -> Result<(TcpStream, Route, bool), dial::Unreached> {
+    let hosts = match found {
+        Some(found) => found.to_vec(),
+        None => match dial::resolve(&options.host, options.port).await {
+            Ok(hosts) => hosts,
+            Err(e) => {
+                let tried = vec![(escape(options.host.as_bytes()), describe_io(&e))];
+                return Err(dial::Unreached { tried, refused: 0 });
+            }
+        },
     };
-    if options.links.is_empty() {
-        let routes = hosts.into_iter().map(Route::to).collect();
-        let (stream, route) = dial::first_of(routes).await?;
-        return Ok((stream, route, false));
-    }
+    let port = hosts.first().map_or(options.port, SocketAddr::port);
     let locals = discover::locals().unwrap_or_default();
-    let routes = dial::routes_by_hand(&options.links, &locals, &hosts, options.port);
-    match dial::first_of(routes).await {
+    if !LinkSpec::by_hand(&options.links) {
+        let routes = hosts.into_iter().map(Route::to).collect();
+        let (stream, route) = dial::first_of(routes, &options.sockets).await?;
+        let ours = stream.local_addr().ok().and_then(|addr| discover::interface_of(&locals, addr.ip()));
+        let is_left_out = ours.is_some_and(|own| LinkSpec::left_out(&options.links).contains(&own.interface));
+        return Ok((stream, route, is_left_out));
+    }
+    let routes = by_hand::first_routes(&options.links, &locals, &hosts, port);
+    match dial::first_of(routes, &options.sockets).await {
         Ok((stream, route)) => Ok((stream, route, false)),
-        Err(by_hand) => match dial::first_of(hosts.into_iter().map(Route::to).collect()).await {
+        Err(by_hand) => match dial::first_of(hosts.into_iter().map(Route::to).collect(), &options.sockets).await {
             Ok((stream, route)) => Ok((stream, route, true)),
             Err(mut unreached) => {
                 unreached.tried.splice(0..0, by_hand.tried);

@@ -116,6 +116,25 @@ impl Sink {
     }
 }
 
+/// A sink that writes nothing, to measure links by.
+///
+/// # Errors
+/// No thread could be started.
+pub fn discard(stats: Arc<Stats>, on_error: OnError) -> Result<Sink, Error> {
+    Sink::start(Shared::new("nothing".into(), stats, on_error, None), |mut inlet, _| {
+        loop {
+            match inlet.next(std::time::Duration::from_secs(1)) {
+                Next::Chunk(_) | Next::Quiet => {}
+                Next::Finish(finish) => {
+                    let (entries, content_bytes) = (finish.entries, finish.content_bytes);
+                    return Ok(SinkEnd { entries, content_bytes, stream_digest: None, notes: Notes::default() });
+                }
+                Next::Abort => return Err(Stopped),
+            }
+        }
+    })
+}
+
 impl Drop for Sink {
     fn drop(&mut self) {
         if self.thread.is_some() {

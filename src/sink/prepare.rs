@@ -107,7 +107,7 @@ impl Prepared {
             ))),
             Offer::Tree { .. } => Ok(Layout::Archive),
             Offer::File { .. } if directory => Ok(Layout::Archive),
-            Offer::File { .. } | Offer::Stream => Ok(Layout::Raw),
+            Offer::File { .. } | Offer::Stream | Offer::Measure => Ok(Layout::Raw),
         }
     }
 

@@ -38,7 +38,7 @@ mod walk;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, bounded};
@@ -57,7 +57,7 @@ use crate::report::Notes;
 use crate::stats::{Lap, Stage, Stats};
 use crate::wire::Layout;
 use dirs::Dirs;
-use fill::Context;
+use fill::{Context, Job};
 use named::Named;
 use plan::{Emitter, Planner};
 use stream::{StreamError, send_stream};
@@ -142,6 +142,19 @@ pub fn start(
 pub fn start_stdin(pool: Arc<Pool>, stats: Arc<Stats>, notes: Arc<NoteSink>) -> Running {
     run(pool, Context::new(stats, notes), Stage::Input, |mut emitter| {
         send_stream(rustix::stdio::stdin(), Path::new("standard input"), &mut emitter)?;
+        Ok(emitter)
+    })
+}
+
+/// Chunks of no particular content until there are enough, to measure links by.
+pub fn start_filler(pool: Arc<Pool>, stats: Arc<Stats>, notes: Arc<NoteSink>, enough: Arc<AtomicBool>) -> Running {
+    run(pool, Context::new(stats, notes), Stage::Input, move |mut emitter| {
+        let mut offset = 0;
+        while !enough.load(Relaxed) {
+            let buf = emitter.buffer()?;
+            emitter.emit_in(Job::Read { offset, sole: false, len: CHUNK_LEN }, buf)?;
+            offset += CHUNK_LEN as u64;
+        }
         Ok(emitter)
     })
 }

@@ -2,7 +2,7 @@
 
 use super::address::{self, Address};
 use super::codec::{self, Fields, bounded};
-use super::{PUBLISHED_KEY, TagKey, VERSION, WireError};
+use super::{MAGIC, PUBLISHED_KEY, TagKey, VERSION, WireError};
 use crate::error::ExitCode;
 use crate::ids::{LinkId, SessionId};
 use crate::limits::{HANDSHAKE_MAX, NAME_LEN_MAX, REASON_MAX, WINDOW_MAX};
@@ -10,7 +10,6 @@ use crate::limits::{HANDSHAKE_MAX, NAME_LEN_MAX, REASON_MAX, WINDOW_MAX};
 /// Bytes of a handshake message before its body.
 pub const PREFIX_LEN: usize = 16;
 
-const MAGIC: [u8; 8] = *b"blast\r\n\0";
 const MAC_LEN: usize = 16;
 
 const KIND_HELLO: u8 = 1;
@@ -22,6 +21,7 @@ const KIND_REFUSE: u8 = 5;
 const OFFER_TREE: u8 = 1;
 const OFFER_FILE: u8 = 2;
 const OFFER_STREAM: u8 = 3;
+const OFFER_MEASURE: u8 = 4;
 
 const LAYOUT_ARCHIVE: u8 = 1;
 const LAYOUT_RAW: u8 = 2;
@@ -46,6 +46,9 @@ pub enum Offer {
     },
     /// Standard input.
     Stream,
+    /// Slices of a stream that are worth nothing, to see how fast they come: the receiver writes none of them, and goes
+    /// on waiting for another offer afterwards. The session ends when the sender says Abort.
+    Measure,
 }
 
 /// How the stream is laid out.
@@ -215,6 +218,7 @@ fn put_body(message: &Handshake, out: &mut Vec<u8>) {
                     out.extend_from_slice(name);
                 }
                 Offer::Stream => out.push(OFFER_STREAM),
+                Offer::Measure => out.push(OFFER_MEASURE),
             }
         }
         Handshake::Welcome { session, layout, window_chunks, addresses } => {
@@ -253,6 +257,7 @@ fn hello(body: &[u8]) -> Result<Handshake, WireError> {
             Offer::File { name: name.to_vec(), size }
         }
         OFFER_STREAM => Offer::Stream,
+        OFFER_MEASURE => Offer::Measure,
         kind => return Err(WireError::Kind { what: "offer", kind }),
     };
     fields.end()?;

@@ -43,6 +43,8 @@
 //! - All control frames are absolute or numbered, so a repeated one is harmless. The sender repeats Notes until
 //!   `Ack.notes` covers them, and Finish on each link that comes up, until Commit. The receiver repeats Commit on each
 //!   link that comes up, until Bye.
+//! - Bye after Finish on the same connection ends the session. Without Finish before it, it ends this connection only: all
+//!   chunks sent on it are settled, the sender wants one connection less, and the others go on.
 //! - Either side may send Ping on a link at any time, and answers a Ping with Pong on the same link. Any byte is a sign
 //!   of life.
 //! - **The end.** Only Commit means success: the receiver has verified and synced everything. Abort, from either side,
@@ -68,7 +70,7 @@
 //!
 //! | kind | from | body |
 //! |---|---|---|
-//! | 1 Hello | dialer | session 16, offer 1; then for offer 1 (tree): number of sources 4; 2 (file): size 8, last name (rest); 3 (standard input): nothing |
+//! | 1 Hello | dialer | session 16, offer 1; then for offer 1 (tree): number of sources 4; 2 (file): size 8, last name (rest); 3 (standard input) and 4 (measure: to be thrown away): nothing |
 //! | 2 Welcome | listener | session 16, layout 1 (1 archive, 2 raw), reserved 3, window in chunks 4, addresses |
 //! | 3 Join | dialer | session 16, link 4, nonce 16 |
 //! | 4 Joined | listener | session 16, link 4, nonce 16, all repeated from Join |
@@ -122,8 +124,35 @@
 //! number 2, and for each, in ascending order: stage 1 ([`crate::stats::Stage`]), reserved 1, threads 2, and in
 //! nanoseconds the time at work 8, waiting for input 8, waiting for output 8, each summed over the threads, and that of
 //! the busiest thread at work 8.
+//!
+//! # Before a session: finding a receiver
+//!
+//! A sender that was given no address asks, from a UDP port of its own and on every interface, the groups [`GROUP_V4`]
+//! (TTL 1) and [`GROUP_V6`] at UDP port [`PORT`](crate::limits::PORT); a receiver that waits for a sender has joined both
+//! on every interface and answers to where a query came from. It answers only to addresses of its own networks and to
+//! link-local ones, and not without bound. Every datagram is [`DATAGRAM_LEN`] bytes, a query too, so that a receiver
+//! amplifies nothing:
+//!
+//! | at | bytes | field | in a query |
+//! |---|---|---|---|
+//! | 0 | 8 | magic, as of handshake messages | |
+//! | 8 | 2 | [`ANNOUNCE_VERSION`]; another version's are ignored | |
+//! | 10 | 1 | kind: 0x51 Query, 0x52 Answer | |
+//! | 11 | 1 | length of the host's name, at most [`HOST_NAME_MAX`](crate::limits::HOST_NAME_MAX) | 0 |
+//! | 12 | 2 | the receiver's TCP port | 0 |
+//! | 14 | 2 | reserved | |
+//! | 16 | 16 | nonce, chosen by the sender, repeated in the answer | |
+//! | 32 | 16 | instance: random bytes of the receiver process | 0 |
+//! | 48 | 64 | the host's name, then zeros | 0 |
+//! | 112 | 16 | tag of everything before it | |
+//!
+//! Answers with one instance are of one receiver, whichever addresses they come from. What people compare is the
+//! instance's code ([`InstanceCode`](crate::ids::InstanceCode)): the first 30 bits of BLAKE3 `derive_key` of the instance
+//! under the context `blast code of a waiting receiver, version 1`, five at a time from the lowest, in Crockford's base 32. The
+//! tag's key is the published one, and a code can be repeated by whoever hears it: this finds mistakes, not attackers.
 
 mod address;
+mod announce;
 mod codec;
 mod control;
 mod error;
@@ -134,6 +163,7 @@ mod note;
 mod tests;
 
 pub use address::{ADDRESSES_MAX, Address, is_sendable};
+pub use announce::{ANNOUNCE_VERSION, Announce, DATAGRAM_LEN, GROUP_V4, GROUP_V6, decode_announce, encode_announce};
 pub use control::{Ack, Commit, Control, Finish, decode_control};
 pub use error::WireError;
 pub use handshake::{
@@ -147,6 +177,9 @@ pub const HEADER_LEN: usize = 80;
 
 /// The protocol's version; both sides must have the same.
 pub const VERSION: u16 = 1;
+
+/// The first bytes of everything that begins: a connection, either way, and a datagram.
+const MAGIC: [u8; 8] = *b"blast\r\n\0";
 
 /// Keys the 16-byte tag of headers and handshake messages.
 #[derive(Clone)]

@@ -10,7 +10,7 @@ use proptest::sample::subsequence;
 
 use super::*;
 use crate::error::ExitCode;
-use crate::ids::{Digest, LinkId, Seq, SessionId};
+use crate::ids::{Digest, InstanceId, LinkId, Seq, SessionId};
 use crate::limits::*;
 use crate::report::{Note, NoteKind};
 use crate::stats::{Stage, StageTimes};
@@ -147,6 +147,19 @@ fn any_handshake() -> impl Strategy<Value = Handshake> {
     ]
 }
 
+fn any_announce() -> impl Strategy<Value = Announce> {
+    let answer = (any::<[u8; 16]>(), 1u16.., any::<[u8; 16]>(), vec(any::<u8>(), 0..=HOST_NAME_MAX));
+    prop_oneof![
+        any::<[u8; 16]>().prop_map(|nonce| Announce::Query { nonce }),
+        answer.prop_map(|(nonce, port, instance, host)| Announce::Answer {
+            nonce,
+            port,
+            instance: InstanceId(instance),
+            host
+        }),
+    ]
+}
+
 fn encoded(frame: &Control) -> Vec<u8> {
     let mut bytes = Vec::new();
     encode_control(frame, &PUBLISHED_KEY, &mut bytes);
@@ -189,6 +202,17 @@ proptest! {
         let mut bytes = Vec::new();
         encode_handshake(&message, &PUBLISHED_KEY, &mut bytes);
         prop_assert_eq!(hands_decoded(&bytes), Ok(message));
+    }
+
+    #[test]
+    fn announcements_come_back_and_one_changed_bit_or_length_is_found(message in any_announce(), at in any::<usize>()) {
+        let good = encode_announce(&message);
+        prop_assert_eq!(decode_announce(&good), Ok(message));
+        let mut bytes = good;
+        bytes[at % DATAGRAM_LEN] ^= 1 << (at / DATAGRAM_LEN % 8);
+        prop_assert!(decode_announce(&bytes).is_err());
+        prop_assert!(decode_announce(&good[..at % DATAGRAM_LEN]).is_err());
+        prop_assert!(decode_announce(&[&good[..], &[0]].concat()).is_err());
     }
 
     #[test]
@@ -434,4 +458,31 @@ fn stages_that_are_unknown_or_out_of_order_are_refused() {
     assert_eq!(with(first_at + 1, 1), Err(WireError::Reserved("Commit")));
     let too_many = Stage::ALL.len() as u8 + 1;
     assert!(matches!(with(count_at, too_many), Err(WireError::TooLong { what: "list of stages", .. })));
+}
+
+#[test]
+fn announcements_with_anything_in_unused_fields_are_refused() {
+    let query = encode_announce(&Announce::Query { nonce: [1; 16] });
+    let answer = Announce::Answer { nonce: [1; 16], port: 1, instance: InstanceId([2; 16]), host: b"ab".to_vec() };
+    let answer = encode_announce(&answer);
+    let with = |mut bytes: [u8; DATAGRAM_LEN], at: usize, byte: u8| {
+        bytes[at] = byte;
+        let tag = PUBLISHED_KEY.tag(&bytes[..DATAGRAM_LEN - 16]);
+        bytes[DATAGRAM_LEN - 16..].copy_from_slice(&tag);
+        decode_announce(&bytes)
+    };
+    for at in [11, 12, 13, 14, 15, 32, 47, 48, 111] {
+        assert_eq!(with(query, at, 1), Err(WireError::Reserved("announcement")), "byte {at}");
+    }
+    for at in [14, 15, 50, 111] {
+        assert_eq!(with(answer, at, 1), Err(WireError::Reserved("announcement")), "byte {at}");
+    }
+    assert!(matches!(with(answer, 11, 65), Err(WireError::TooLong { what: "host's name", .. })));
+    assert!(matches!(with(answer, 12, 0), Err(WireError::Malformed { message: "announcement", .. })), "port 0");
+    assert!(matches!(with(answer, 8, 2), Err(WireError::Malformed { message: "announcement", .. })), "version 2");
+    for kind in (0..=u8::MAX).filter(|k| !(0x51..=0x52).contains(k)) {
+        assert_eq!(with(answer, 10, kind), Err(WireError::Kind { what: "announcement", kind }));
+    }
+    let long = Announce::Answer { nonce: [0; 16], port: 1, instance: InstanceId([0; 16]), host: vec![b'x'; 300] };
+    assert!(matches!(decode_announce(&encode_announce(&long)), Ok(Announce::Answer { host, .. }) if host.len() == 64));
 }

@@ -2,10 +2,9 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
-use crate::ends::{BLAST, Run, scratch};
+use crate::ends::{BLAST, Run, scratch, shim};
 use crate::hosts::{Host, Lab, Length, Stream, names, of};
 
 const MB: u64 = 1 << 20;
@@ -88,18 +87,11 @@ fn hosts_without_ipv6_notice_nothing() {
 fn a_kernel_without_ipv6_is_listened_on_by_ipv4() {
     let Some(lab) = Lab::up(&["max"]) else { return };
     let dir = scratch();
-    let (shim, code) = (dir.path().join("shim.so"), dir.path().join("shim.c"));
     let text = "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <errno.h>\n#include <sys/socket.h>\n\
                 int socket(int domain, int type, int protocol) {\n\
                 if (domain == AF_INET6) { errno = EAFNOSUPPORT; return -1; }\n\
                 return ((int (*)(int, int, int))dlsym(RTLD_NEXT, \"socket\"))(domain, type, protocol); }\n";
-    fs::write(&code, text).unwrap();
-    let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&shim).arg(&code).args(["-ldl"]).status();
-    if !built.is_ok_and(|s| s.success()) {
-        eprintln!("SKIPPED: a kernel without IPv6: this needs a C compiler");
-        return;
-    }
-    let preload = format!("LD_PRELOAD={}", shim.display());
+    let Some(preload) = shim(dir.path(), text) else { return };
     let receiver = lab.command(Host::B, &["env", &preload, BLAST, "recv", "-"]).start();
     receiver.says("listening on port");
     let sender = lab.command(Host::A, &["env", &preload, BLAST, "send", "/etc/passwd", "10.77.1.2"]).outcome();

@@ -1,7 +1,9 @@
 //! Which links are made: every network that both hosts share, with one address given; or what `--link` names.
 
+use std::path::Path;
 use std::time::Duration;
 
+use crate::ends::{scratch, shim};
 use crate::hosts::{Host, Lab, Length, Stream, names, of, until};
 
 const MB: u64 = 1 << 20;
@@ -73,6 +75,124 @@ fn one_network_on_two_interfaces_is_two_links() {
     assert_eq!(all_carry(&lab, &[1, 2, 3], "10.77.1.2", &[]), ["l1", "l2", "l3"]);
 }
 
+/// Everything is in one network, the address given too: the addresses alone would lead over one of two cables.
+fn one_network_on_both_cables(lab: &Lab) {
+    for link in 1..=2 {
+        lab.on_both(&format!("ip address flush dev l{link} scope global"));
+        lab.on(Host::A, &format!("ip address add 10.99.0.1{link}/24 dev l{link}"));
+        lab.on(Host::B, &format!("ip address add 10.99.0.2{link}/24 dev l{link}"));
+    }
+}
+
+/// By the interfaces' own counters.
+#[track_caller]
+fn each_carries_about_half(lab: &Lab, to: &str) {
+    let before = [1, 2].map(|l| lab.sent(l));
+    let arrived = Stream::start(lab, Length::Bytes(60 * MB), to, &[], &[]).arrives();
+    let carried = [1, 2].map(|l| lab.sent(l) - before[l as usize - 1]);
+    let all: u64 = carried.iter().sum();
+    assert!(carried.iter().all(|c| (0.35..0.65).contains(&(*c as f64 / all as f64))), "{to}: {carried:?}");
+    for rows in [arrived.sent(), arrived.received()] {
+        assert_eq!(names(&rows), ["l1", "l2"], "{to}");
+        assert!(rows.iter().all(|r| (35.0..65.0).contains(&r.share)), "{to}: {rows:#?}");
+    }
+}
+
+#[test]
+fn two_interfaces_in_the_network_of_the_address_given_carry_half_each() {
+    let Some(lab) = Lab::up(&["100mbit", "100mbit"]) else { return };
+    one_network_on_both_cables(&lab);
+    for to in ["10.99.0.21", "10.99.0.22"] {
+        each_carries_about_half(&lab, to);
+    }
+}
+
+#[test]
+fn without_ipv6_two_interfaces_in_one_network_carry_half_each_too() {
+    let Some(lab) = Lab::up(&["100mbit", "100mbit"]) else { return };
+    lab.on_both("sysctl -qw net.ipv6.conf.all.disable_ipv6=1");
+    one_network_on_both_cables(&lab);
+    for to in ["10.99.0.21", "10.99.0.22"] {
+        each_carries_about_half(&lab, to);
+    }
+}
+
+/// Before Linux 5.7 only root could bind a socket to an interface.
+fn nobody_may_bind_to_an_interface(dir: &Path) -> Option<String> {
+    let text = "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <errno.h>\n#include <sys/socket.h>\n\
+                int setsockopt(int fd, int level, int name, const void *value, socklen_t len) {\n\
+                if (level == SOL_SOCKET && name == SO_BINDTODEVICE) { errno = EPERM; return -1; }\n\
+                return ((int (*)(int, int, int, const void *, socklen_t))dlsym(RTLD_NEXT, \"setsockopt\"))\
+                (fd, level, name, value, len); }\n";
+    shim(dir, text)
+}
+
+#[test]
+fn a_second_link_into_the_same_interface_is_named_and_turned_away() {
+    let Some(lab) = Lab::up(&["200mbit", "200mbit"]) else { return };
+    lab.on_both("sysctl -qw net.ipv6.conf.all.disable_ipv6=1");
+    one_network_on_both_cables(&lab);
+    let dir = scratch();
+    let Some(shim) = nobody_may_bind_to_an_interface(dir.path()) else { return };
+    let stream = Stream::start_in(&lab, &[&shim], Length::Open, "10.99.0.21", &[], &[]);
+    let why = "it arrives by l1, not by l2, and l1 has a link";
+    stream.sender.says(&format!("link l2 is down: {why}; 1 link remains"));
+    let rows = stream.arrives().sent();
+    assert_eq!((of(&rows, "l2").last.as_str(), of(&rows, "l1").share), (why, 100.0), "{rows:#?}");
+}
+
+#[test]
+fn a_link_that_leaves_by_another_interface_is_named_and_dropped() {
+    let Some(lab) = Lab::up(&["200mbit", "200mbit"]) else { return };
+    let dir = scratch();
+    let Some(shim) = nobody_may_bind_to_an_interface(dir.path()) else { return };
+    let stream = Stream::start_in(&lab, &[&shim], Length::Open, "10.77.1.2", &[], &[]);
+    (1..=2).for_each(|link| lab.carries(link, MB));
+    lab.on(Host::A, "ip route add 10.77.2.2/32 via 10.77.1.2 dev l1");
+    let why = "it leaves by l1, not by l2";
+    stream.sender.says(&format!("link l2 is down: {why}; 1 link remains"));
+    let rows = stream.arrives().sent();
+    assert_eq!((of(&rows, "l2").last.as_str(), of(&rows, "l2").outages), (why, 1), "{rows:#?}");
+}
+
+#[test]
+fn bridges_of_containers_and_tunnels_are_left_out_whatever_they_are_called() {
+    let Some(lab) = Lab::up(&["100mbit"]) else { return };
+    for (host, number) in [(Host::A, 1), (Host::B, 2)] {
+        lab.on(host, "ip link add lan0 type bridge");
+        lab.on(host, "ip tuntap add dev eth6 mode tun");
+        for (name, net) in [("lan0", 20), ("eth6", 21)] {
+            lab.on(host, &format!("ip address add 10.{net}.0.{number}/24 dev {name}"));
+            lab.on(host, &format!("ip link set {name} up"));
+        }
+    }
+    let arrived = Stream::start(&lab, Length::Bytes(8 * MB), "10.77.1.2", &[], &[]).arrives();
+    assert_eq!(names(&arrived.sent()), ["l1"]);
+    assert!(!arrived.sender.err.contains("is down"), "{:?}", arrived.sender);
+}
+
+#[test]
+fn a_veth_of_any_name_is_a_link_unless_it_is_a_bridge_s_port() {
+    let Some(lab) = Lab::up(&["100mbit", "100mbit", "100mbit"]) else { return };
+    for host in [Host::A, Host::B] {
+        for (link, name) in [(2, "docker0"), (3, "veth3")] {
+            lab.on(host, &format!("ip link set l{link} down"));
+            lab.on(host, &format!("ip link set l{link} name {name}"));
+        }
+        lab.on(host, "ip link add br3 type bridge");
+        lab.on(host, "ip link set veth3 master br3");
+        for name in ["docker0", "veth3", "br3"] {
+            lab.on(host, &format!("ip link set {name} up"));
+        }
+    }
+    lab.on(Host::A, "ip address replace fd77:2::1/64 dev docker0 nodad");
+    lab.on(Host::B, "ip address replace fd77:2::2/64 dev docker0 nodad");
+    let stream = Stream::start(&lab, Length::Open, "10.77.1.2", &[], &[]);
+    stream.sender.says("link docker0 is up");
+    lab.carries(1, 2 * MB);
+    assert_eq!(names(&stream.arrives().sent()), ["docker0", "l1"]);
+}
+
 #[test]
 fn an_interface_that_appears_later_joins() {
     let Some(lab) = Lab::up(&["50mbit"]) else { return };
@@ -108,6 +228,68 @@ fn links_given_by_interface_or_address_are_the_only_ones() {
             }
         }
     }
+}
+
+#[test]
+fn a_link_from_an_interface_to_an_address_may_lead_through_a_router() {
+    let Some(lab) = Lab::up(&["100mbit", "100mbit"]) else { return };
+    lab.on(Host::B, "ip address add 10.66.0.2/32 dev lo");
+    lab.on(Host::A, "ip route add 10.66.0.2 via 10.77.2.2 dev l2");
+    let options = ["--link", "l1", "--link", "l2=10.66.0.2"];
+    let rows = Stream::start(&lab, Length::Bytes(20 * MB), "10.77.1.2", &options, &[]).arrives().sent();
+    assert_eq!(names(&rows), ["l1", "l2=10.66.0.2"]);
+    assert!(rows.iter().all(|r| r.share > 20.0), "{rows:#?}");
+    let remote = format!("{}%l2", lab.link_local(Host::B, 2));
+    let rows = Stream::start(&lab, Length::Bytes(8 * MB), "10.77.1.2", &["--link", &remote], &[]).arrives().sent();
+    assert_eq!(rows.len(), 1, "{rows:#?}");
+    assert_eq!(rows[0].share, 100.0, "{rows:#?}");
+    assert!(lab.sent(2) > 8 * MB, "by the second cable");
+}
+
+#[test]
+fn an_interface_that_is_left_out_carries_nothing_not_even_as_the_first() {
+    let Some(lab) = Lab::up(&["100mbit", "100mbit"]) else { return };
+    let before = lab.sent(1);
+    let rows = Stream::start(&lab, Length::Bytes(12 * MB), "10.77.1.2", &["--link", "!l1"], &[]).arrives().sent();
+    assert_eq!(names(&rows), ["l2"]);
+    assert!(lab.sent(1) - before < MB, "the address that was given is on the other cable: control only");
+    let options = ["--link", "!l1", "--link", "!l2"];
+    let failed = Stream::start(&lab, Length::Bytes(MB), "10.77.1.2", &options, &[]).fails(4, Duration::from_secs(5));
+    failed.sender.tells("with --link !l1, !l2 no interface leads to the receiver");
+}
+
+#[test]
+fn a_receiver_that_is_bound_is_reached_there_and_nowhere_else() {
+    let Some(lab) = Lab::up(&["100mbit", "100mbit"]) else { return };
+    let local = lab.link_local(Host::B, 2);
+    let zoned = format!("{local}%l2");
+    for (bind, to) in [("10.77.2.2", "10.77.2.2"), ("l2", "10.77.2.2"), ("l2", &zoned), (&zoned, &zoned)] {
+        let arrived = Stream::start(&lab, Length::Bytes(8 * MB), to, &[], &["--bind", bind]).arrives();
+        for rows in [arrived.sent(), arrived.received()] {
+            assert_eq!(names(&rows), ["l2"], "--bind {bind}");
+        }
+        assert!(!arrived.sender.err.contains("is down"), "--bind {bind}: {:?}", arrived.sender);
+    }
+    // a port in brackets, and the interface's number as its zone
+    let index = lab.on(Host::B, "cat /sys/class/net/l2/ifindex");
+    let bind = format!("[{local}%{}]:7999", index.trim());
+    let receiver = lab.blast(Host::B, &["recv", "--bind", &bind, "-"]).start();
+    receiver.says(":7999");
+    let index = lab.on(Host::A, "cat /sys/class/net/l2/ifindex");
+    let to = format!("[{local}%{}]:7999", index.trim());
+    lab.blast(Host::A, &["send", "/etc/passwd", &to]).outcome().expect(0);
+    assert_eq!(receiver.wait().expect(0).out, std::fs::read("/etc/passwd").unwrap());
+}
+
+#[test]
+fn a_link_by_hand_may_be_a_cable_without_addresses() {
+    let Some(lab) = Lab::up(&THREE) else { return };
+    lab.on_both("ip -4 address flush dev l3");
+    lab.on_both("ip -6 address flush dev l3 scope global");
+    let carried = lab.sent(3);
+    let rows = Stream::start(&lab, Length::Bytes(12 * MB), "10.77.1.2", &["--link", "l3"], &[]).arrives().sent();
+    assert_eq!(names(&rows), ["l3"]);
+    assert!(lab.sent(3) - carried > 12 * MB, "{rows:#?}");
 }
 
 #[test]
