@@ -99,8 +99,17 @@ pub const NOTES_MAX: usize = 10_000;
 /// A link with nothing to say sends a ping after this long.
 pub const HEARTBEAT: Duration = Duration::from_millis(2500);
 
+/// A link that has brought no byte for this long has missed a ping.
+pub const HEARTBEAT_LATE: Duration = Duration::from_millis(3000);
+
 /// A link that has brought no byte for this long is dead.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// TCP has sent the same bytes again this often, while the peer is heard: large packets do not get through.
+pub const HOLE_RETRANSMITS: u8 = 3;
+
+/// The MSS to try then, one after the other: what IPv6 promises on every way (packets of 1280 bytes), and IPv4 (576).
+pub const SMALL_MSS: [u32; 2] = [1220, 536];
 
 /// From accepting a connection to its handshake's last byte, an absolute deadline.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -251,5 +260,6 @@ const _: () = assert!((LINKS_MAX * BWLIMIT_PIECE_MIN) as u64 * 2 < BWLIMIT_MIN *
 const _: () = assert!(PATH_LEN_MAX * 2 + TARGET_LEN_MAX < PAX_LEN_MAX);
 const _: () = assert!(PAX_LEN_MAX + 4 * 512 <= CHUNK_LEN);
 const _: () = assert!(HEDGE_MAX.as_millis() < IDLE_TIMEOUT.as_millis());
+const _: () = assert!(HEARTBEAT.as_millis() < HEARTBEAT_LATE.as_millis());
 const _: () = assert!(HEARTBEAT.as_millis() * 3 < IDLE_TIMEOUT.as_millis());
 const _: () = assert!(ANSWERS_IN.as_millis() < ASK_FOR.as_millis());

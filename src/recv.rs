@@ -223,7 +223,7 @@ async fn serve(
             stats.enter(Phase::Done);
             conductor.until_bye(&mut inbox, door).await;
             let manifest = manifest.and_then(Manifest::finish);
-            Ok(conductor.report(finish, end, manifest, elapsed))
+            Ok(conductor.report(finish, end, manifest, began, elapsed))
         }
         Err(error) => {
             // A sender that has gone, as the last word of all links was, is not waited for again.

@@ -122,6 +122,8 @@ pub struct LinkReport {
     pub corrupt: u64,
     /// Times the link died.
     pub outages: u64,
+    /// How long it was away in all, until the end where it did not come back.
+    pub away: Duration,
     /// Connections on it, the most at once; without those that were tried and did not pay.
     pub connections: u64,
     /// Why it died last.
@@ -303,8 +305,8 @@ pub enum Event {
     LinkUp {
         /// Its name.
         name: String,
-        /// True if it had been up before.
-        again: bool,
+        /// How long it had been away, if it had been up or missed before.
+        after: Option<Duration>,
     },
     /// A link died or could not be dialled.
     LinkDown {

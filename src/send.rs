@@ -45,7 +45,7 @@ use crate::link::watch::{Interrupts, Watch};
 use crate::link::{Clock, describe_io, dial, socket};
 use crate::manifest::{Draft, Pen};
 use crate::options::{Schedule, SendOptions, Sources, Window};
-use crate::report::{Event, ManifestReport, Report};
+use crate::report::{Event, LinkReport, ManifestReport, Report};
 use crate::source;
 use crate::stats::{Phase, Stage, Stats, memory_available};
 use crate::wire::{self, Commit, Control, Offer};
@@ -200,7 +200,8 @@ async fn deliver(
     let (commit, mut totals) = outcome?;
     // only now: there is no manifest of what did not arrive
     let manifest = draft.zip(totals.manifest.take()).map(|(draft, pen)| draft.finish(pen));
-    Ok(report(commit, totals, manifest, &session, elapsed))
+    let links = conductor.watch.report(&stats, began + elapsed);
+    Ok(report(commit, totals, manifest, &session, links, elapsed))
 }
 
 /// End a session that never began to work, so that the receiver does not wait for it.
@@ -237,6 +238,7 @@ fn report(
     totals: Totals,
     manifest: Option<ManifestReport>,
     session: &SendSession,
+    links: Vec<LinkReport>,
     elapsed: std::time::Duration,
 ) -> Report {
     let source_notes = totals.notes.notes();
@@ -255,7 +257,7 @@ fn report(
         elapsed,
         transfer_digest: totals.transfer_digest,
         stream_digest: totals.stream_digest,
-        links: session.stats.links().iter().map(|l| l.report()).collect(),
+        links,
         source_notes,
         sink_notes,
         sender_stages: session.stats.stages(Stage::Send),

@@ -195,8 +195,8 @@ impl LinkStats {
         }
     }
 
-    /// The counters as the final report has them.
-    pub fn report(&self) -> LinkReport {
+    /// The counters as the final report has them; how long the link was away is known elsewhere.
+    pub fn report(&self, away: Duration) -> LinkReport {
         LinkReport {
             name: self.name.clone(),
             wire_bytes: self.wire_bytes.load(Relaxed),
@@ -205,6 +205,7 @@ impl LinkStats {
             hedges: self.hedges.load(Relaxed),
             corrupt: self.corrupt.load(Relaxed),
             outages: self.outages.load(Relaxed),
+            away,
             connections: self.connections.load(Relaxed),
             last_error: self.last_error.lock().expect("no thread panics while it holds this lock").clone(),
             busy: self.times.busy.total(),

@@ -42,7 +42,7 @@ pub fn set_receive_low_water(socket: impl AsFd, bytes: usize) -> io::Result<()> 
 }
 
 /// What TCP says of a connection (`TCP_INFO`, see tcp(7)).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Default, Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TcpState {
     /// Packets sent and not acknowledged.
     pub unacked: u32,

@@ -103,6 +103,16 @@ impl Lab {
         link
     }
 
+    /// Take a cable and its interfaces away and lay another between interfaces of the same names and hardware addresses, as
+    /// a driver does that is loaded anew.
+    pub fn lay_anew(&self, link: u32) {
+        let (a, b, name) = (self.namespace(Host::A), self.namespace(Host::B), format!("l{link}"));
+        let [mac_a, mac_b] = [Host::A, Host::B].map(|h| self.on(h, &format!("cat /sys/class/net/{name}/address")));
+        self.on(Host::A, &format!("ip link delete {name}"));
+        let ends = ["link", "add", &name, "address", mac_a.trim(), "netns", &a, "type", "veth"];
+        run("ip", &[&ends[..], &["peer", "name", &name, "address", mac_b.trim(), "netns", &b]].concat());
+    }
+
     /// Run a command on a host; its standard output.
     pub fn on(&self, host: Host, command: &str) -> String {
         let namespace = self.namespace(host);
@@ -129,6 +139,17 @@ impl Lab {
         let table = format!("table inet test {{ chain in {{ type filter hook input priority 0; {rules}; }}; }}");
         let namespace = self.namespace(host);
         run("ip", &["netns", "exec", &namespace, "nft", &table]);
+    }
+
+    /// Such rules apply no more.
+    pub fn unfilter(&self, host: Host) {
+        self.on(host, "nft delete table inet test");
+    }
+
+    /// On its way from a to b a packet of more than `bytes` vanishes. What is segmented later than by TCP counts as one
+    /// packet, so it must be TCP that does it; that concerns connections from now on.
+    pub fn segment_early(&self, link: u32) {
+        self.on(Host::A, &format!("ip link set l{link} gso_max_segs 1"));
     }
 
     /// The link-local address of a host's interface.
@@ -256,6 +277,18 @@ pub fn until(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
+/// Wait until the sender has said a line so many times.
+#[track_caller]
+pub fn says_times(stream: &Stream, line: &str, times: usize) {
+    until(&format!("'{line}' {times} times"), || stream.sender.said().matches(line).count() >= times);
+}
+
+/// What mostly waits for silence to be noticed waits at the same time.
+pub fn at_once<T: Copy + Send, const N: usize>(cases: [T; N], test: impl Fn(T) + Sync) {
+    let test = &test;
+    thread::scope(|scope| cases.map(|case| scope.spawn(move || test(case)).thread().id()));
+}
+
 /// Tests that compare rates run one at a time.
 pub fn measuring() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
@@ -283,6 +316,7 @@ pub enum Length {
     Open,
 }
 
+#[derive(Debug)]
 /// How both ends of a stream ended, and what a report says of each link.
 pub struct Arrived {
     pub sender: Outcome,
@@ -413,6 +447,8 @@ pub struct Row {
     pub hedged: u64,
     pub corrupt: u64,
     pub outages: u64,
+    /// How long it was away in all, seconds.
+    pub away: f64,
     /// Why it was down last, or nothing.
     pub last: String,
 }
@@ -424,9 +460,10 @@ fn rows(report: &str) -> Vec<Row> {
     rows
 }
 
-/// `  l1  33.3 %  99 %  52.4 MB  50  0  0  0  0  last: why`; a link that was never up has `-` for what it was used.
+/// `  l1  33.3 %  99 %  52.4 MB  50  0  0  0  0  away 4.2 s  last: why`; a link that was never up has `-` for what it was used.
 fn row(line: &str) -> Row {
-    let (figures, last) = line.split_once("last: ").unwrap_or((line, ""));
+    let (rest, last) = line.split_once("  last: ").unwrap_or((line, ""));
+    let (figures, away) = rest.split_once("  away ").unwrap_or((rest, ""));
     let words: Vec<String> = figures.split_whitespace().map(|w| w.replace(',', "")).collect();
     let counts = &words[words.len().saturating_sub(5)..];
     let count = |at: usize| counts[at].parse().unwrap_or_else(|_| panic!("{:?} in {line:?}", counts[at]));
@@ -438,8 +475,19 @@ fn row(line: &str) -> Row {
         hedged: count(2),
         corrupt: count(3),
         outages: count(4),
+        away: away_seconds(away),
         last: last.to_owned(),
     }
+}
+
+/// `4.2 s`, `1 min 5 s`, `less than 0.1 s`, or nothing.
+fn away_seconds(text: &str) -> f64 {
+    let words: Vec<&str> = text.split_whitespace().filter(|w| !["less", "than"].contains(w)).collect();
+    let figure = |pair: &[&str]| {
+        let figure: f64 = pair[0].parse().unwrap_or_else(|_| panic!("no span: {text:?}"));
+        figure * if pair[1] == "min" { 60.0 } else { 1.0 }
+    };
+    words.chunks(2).map(figure).sum()
 }
 
 /// The row of that link.

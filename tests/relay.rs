@@ -48,7 +48,7 @@ struct Shared {
     total: AtomicU64,
     connections: AtomicU64,
     cut: AtomicBool,
-    streams: Mutex<Vec<TcpStream>>,
+    streams: Mutex<Vec<(Ipv4Addr, TcpStream)>>,
     listeners: Mutex<Vec<SocketAddr>>,
 }
 
@@ -75,6 +75,13 @@ impl Relay {
             thread::spawn(move || shared.serve(&listener));
         }
         Relay { port, shared }
+    }
+
+    /// Close what passes over one address, as a middlebox does that has had enough; others may come after.
+    pub fn close(&self, link: Ipv4Addr) {
+        for (_, stream) in self.shared.streams.lock().unwrap().extract_if(.., |(own, _)| *own == link) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
     }
 
     /// Bytes that have passed.
@@ -112,8 +119,8 @@ impl Shared {
             let connection = self.connections.fetch_add(1, SeqCst);
             {
                 let mut streams = self.streams.lock().unwrap();
-                streams.push(near.try_clone().unwrap());
-                streams.push(far.try_clone().unwrap());
+                streams.push((link, near.try_clone().unwrap()));
+                streams.push((link, far.try_clone().unwrap()));
             }
             for (from, to, way) in
                 [(near.try_clone().unwrap(), far.try_clone().unwrap(), Way::Forth), (far, near, Way::Back)]
@@ -165,7 +172,7 @@ impl Shared {
     /// Close everything and listen no more.
     fn cut(&self) {
         self.cut.store(true, SeqCst);
-        for stream in self.streams.lock().unwrap().drain(..) {
+        for (_, stream) in self.streams.lock().unwrap().drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
         }
         for listener in self.listeners.lock().unwrap().drain(..) {

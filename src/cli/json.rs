@@ -136,6 +136,7 @@ struct LinkJson<'a> {
     hedges: u64,
     corrupt: u64,
     outages: u64,
+    away_s: f64,
     connections: u64,
     last_error: Option<&'a str>,
     busy_s: f64,
@@ -156,6 +157,7 @@ impl LinkJson<'_> {
             hedges: link.hedges,
             corrupt: link.corrupt,
             outages: link.outages,
+            away_s: seconds(link.away),
             connections: link.connections,
             last_error: link.last_error.as_deref(),
             busy_s: seconds(link.busy),
@@ -347,6 +349,7 @@ mod tests {
                 connections: 4,
                 busy: ms(1_000),
                 network: ms(3_000),
+                away: Duration::from_millis(1_500),
                 limited: ms(250),
                 ..LinkReport::default()
             }],
@@ -379,8 +382,8 @@ mod tests {
             "limited_by": { "what": "links", "text": "link eth1, 100 % used", "share": 1.0, "links": ["eth1"] },
             "links": [{
                 "name": "eth1", "used": 1.0, "wire_bytes": 7, "chunks": 1, "resends": 0, "hedges": 0, "corrupt": 0,
-                "outages": 0, "connections": 4, "last_error": null, "busy_s": 1.0, "network_s": 3.0, "limited_s": 0.25,
-                "idle_s": 0.0, "held_s": 0.0,
+                "outages": 0, "away_s": 1.5, "connections": 4, "last_error": null, "busy_s": 1.0, "network_s": 3.0,
+                "limited_s": 0.25, "idle_s": 0.0, "held_s": 0.0,
             }],
             "stages": {
                 "sender": [{

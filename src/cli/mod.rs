@@ -238,7 +238,7 @@ mod tests {
         assert!(!news(down("unreachable", 1)), "another way to fail is no news");
         assert!(!news(down("silent for 10 s", 1)));
         assert!(news(down("reset", 0)), "that no link remains is");
-        assert!(news(Event::LinkUp { name: "l1".into(), again: true }));
+        assert!(news(Event::LinkUp { name: "l1".into(), after: Some(std::time::Duration::ZERO) }));
         assert!(news(down("reset", 0)));
     }
 }

@@ -93,6 +93,11 @@ pub fn span(time: Duration) -> String {
     }
 }
 
+/// How long a link was away: a span, which may be shorter than is worth a figure.
+fn absence(time: Duration) -> String {
+    if time < Duration::from_millis(100) { "less than 0.1 s".to_owned() } else { span(time) }
+}
+
 fn plural(n: u64, one: &str, many: &str) -> String {
     format!("{} {}", count(n), if n == 1 { one } else { many })
 }
@@ -113,9 +118,11 @@ pub fn event(event: &Event, verbosity: Verbosity) -> Option<String> {
         Event::Connected { peer } => {
             format!("connected with {}", SocketAddr::new(peer.ip().to_canonical(), peer.port()))
         }
-        Event::LinkUp { name, again: false } if verbose => format!("link {} is up", escape(name.as_bytes())),
-        Event::LinkUp { again: false, .. } => return None,
-        Event::LinkUp { name, again: true } => format!("link {} is back", escape(name.as_bytes())),
+        Event::LinkUp { name, after: None } if verbose => format!("link {} is up", escape(name.as_bytes())),
+        Event::LinkUp { after: None, .. } => return None,
+        Event::LinkUp { name, after: Some(after) } => {
+            format!("link {} is back after {}", escape(name.as_bytes()), absence(*after))
+        }
         Event::LinkDown { name, reason, remaining } => {
             let left = match remaining {
                 0 => "no link remains, waiting for one to come back".to_owned(),
@@ -349,19 +356,21 @@ fn links(out: &mut String, links: &[LinkReport]) {
     }));
     let widths: Vec<usize> =
         (0..rows[0].len()).map(|c| rows.iter().map(|r| r[c].chars().count()).max().unwrap_or(0)).collect();
-    let whys = std::iter::once(&None).chain(links.iter().map(|l| &l.last_error));
-    for (row, why) in rows.iter().zip(whys) {
+    let tails = std::iter::once(String::new()).chain(links.iter().map(outages));
+    for (row, tail) in rows.iter().zip(tails) {
         let _ = write!(out, "  {:<w$}", row[0], w = widths[0]);
         for (cell, width) in row.iter().zip(&widths).skip(1) {
             let _ = write!(out, "  {cell:>width$}");
         }
-        match why {
-            Some(why) => {
-                let _ = writeln!(out, "  last: {why}");
-            }
-            None => out.push('\n'),
-        }
+        let _ = writeln!(out, "{tail}");
     }
+}
+
+/// How long a link was away in all, and why last; nothing if it never was.
+fn outages(link: &LinkReport) -> String {
+    let away = (link.away > Duration::ZERO).then(|| format!("  away {}", absence(link.away)));
+    let last = link.last_error.as_ref().map(|why| format!("  last: {why}"));
+    away.unwrap_or_default() + &last.unwrap_or_default()
 }
 
 /// One line for each kind of note that costs nothing.
@@ -489,6 +498,7 @@ mod tests {
                     hedges: 1,
                     corrupt: 2,
                     outages: 3,
+                    away: Duration::from_millis(2_100),
                     last_error: Some("timed out".into()),
                     network: Duration::from_secs(4),
                     ..LinkReport::default()
@@ -551,7 +561,7 @@ mod tests {
         assert_eq!(lines[2], "  l1      75.0 %   99 %  1.50 GB   1,434       0       0        0        0");
         assert_eq!(
             lines[3],
-            "  l\\x1b2  25.0 %  100 %   501 MB     478       7       1        2        3  last: timed out"
+            "  l\\x1b2  25.0 %  100 %   501 MB     478       7       1        2        3  away 2.1 s  last: timed out"
         );
         assert_eq!(lines[4], format!("transfer digest  {}", "ab".repeat(32)));
         assert_eq!(lines[5], "whole: every entry is on the receiver's disk, synced and verified");
@@ -665,7 +675,8 @@ mod tests {
 
     #[test]
     fn events_say_what_changed_and_quiet_says_nothing() {
-        let up = |again| Event::LinkUp { name: "l\x1b1".into(), again };
+        let up = |after| Event::LinkUp { name: "l\x1b1".into(), after };
+        let away = Some(Duration::from_millis(4_210));
         let down = |remaining| Event::LinkDown { name: "l1".into(), reason: "cut".into(), remaining };
         let streams = |connections| Event::Streams { link: "l\x1b1".into(), connections, gain: 1.94 };
         let normal = |connections| event(&streams(connections), Verbosity::Normal);
@@ -678,9 +689,11 @@ mod tests {
             event(&Event::Connected { peer }, Verbosity::Normal).as_deref(),
             Some("connected with 10.0.0.1:7411")
         );
-        assert_eq!(event(&up(false), Verbosity::Normal), None);
-        assert_eq!(event(&up(false), Verbosity::Verbose).as_deref(), Some("link l\\x1b1 is up"));
-        assert_eq!(event(&up(true), Verbosity::Normal).as_deref(), Some("link l\\x1b1 is back"));
+        assert_eq!(event(&up(None), Verbosity::Normal), None);
+        assert_eq!(event(&up(away), Verbosity::Normal).as_deref(), Some("link l\\x1b1 is back after 4.2 s"));
+        let short = event(&up(Some(Duration::from_millis(31))), Verbosity::Normal);
+        assert_eq!(short.as_deref(), Some("link l\\x1b1 is back after less than 0.1 s"));
+        assert_eq!(event(&up(None), Verbosity::Verbose).as_deref(), Some("link l\\x1b1 is up"));
         assert_eq!(event(&down(3), Verbosity::Normal).as_deref(), Some("link l1 is down: cut; 3 links remain"));
         assert!(event(&down(0), Verbosity::Normal).expect("said").contains("no link remains"));
         let told = (1..=1000).filter(|n| event(&corrupt(*n), Verbosity::Normal).is_some()).count();
@@ -690,7 +703,7 @@ mod tests {
         assert_eq!(event(&hidden, Verbosity::Normal), None);
         assert!(event(&hidden, Verbosity::Verbose).expect("said").contains("cannot find this receiver: w"));
         let listening = Event::Listening { addrs: Vec::new(), code: None };
-        for e in [up(true), down(0), corrupt(1), Event::Warning("w".into()), listening] {
+        for e in [up(away), down(0), corrupt(1), Event::Warning("w".into()), listening] {
             assert_eq!(event(&e, Verbosity::Quiet), None);
             assert!(event(&e, Verbosity::Normal).is_some());
         }

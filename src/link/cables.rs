@@ -42,18 +42,22 @@ impl Cables {
         self.locals.subscribe()
     }
 
-    /// Until the interface that `stream` leaves by has lost its carrier or is gone. One that never showed a carrier is
-    /// believed to work all the same.
+    /// Until the interface that `stream` leaves by has lost its carrier or is gone, or no longer has the address. One that
+    /// never showed a carrier is believed to work all the same.
     pub async fn until_pulled(&self, stream: &TcpStream) -> Ended {
         let mut changes = self.changes();
         let ours = stream.local_addr().ok().and_then(|addr| {
             let locals = changes.borrow();
-            discover::interface_of(&locals, addr.ip()).map(|l| l.interface.clone())
+            discover::interface_of(&locals, addr.ip()).map(|l| (l.interface.clone(), l.ip))
         });
-        let Some(interface) = ours else { return std::future::pending().await };
+        let Some((interface, ip)) = ours else { return std::future::pending().await };
         let mut was_running = false;
         loop {
-            match state(&changes.borrow_and_update(), &interface) {
+            let locals = changes.borrow_and_update().clone();
+            match state(&locals, &interface) {
+                State::Running if discover::interface_of(&locals, ip).is_none() => {
+                    return Ended::lost("its address is gone");
+                }
                 State::Running => was_running = true,
                 State::Idle if was_running => return Ended::lost("no carrier"),
                 State::Gone => return Ended::lost("the interface is gone"),

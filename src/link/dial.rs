@@ -1,5 +1,6 @@
 //! A name to a first connection, and one place to dial after the other, again after a loss.
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,7 +15,7 @@ use super::discover::Candidate;
 use super::handshake::{self, HandshakeError};
 use super::send_link::{self, Leave, SendSession};
 use super::socket::{self, Route};
-use super::{Ended, LinkEvent, describe_io};
+use super::{Ended, LinkEvent, describe_io, mtu};
 use crate::error::ExitCode;
 use crate::ids::LinkId;
 use crate::limits;
@@ -50,6 +51,15 @@ impl Unreached {
 /// Connect to the first of `routes` that answers. They are started [`limits::CONNECT_STAGGER`] apart, the next at once
 /// when one fails.
 pub async fn first_of(routes: Vec<Route>, options: &SocketOptions) -> Result<(TcpStream, Route), Unreached> {
+    first_with(routes, options, None).await
+}
+
+/// The same with segments of at most `mss` bytes.
+async fn first_with(
+    routes: Vec<Route>,
+    options: &SocketOptions,
+    mss: Option<u32>,
+) -> Result<(TcpStream, Route), Unreached> {
     let mut attempts = JoinSet::new();
     let mut waiting = routes.into_iter();
     let mut failed = Unreached { tried: Vec::new(), refused: 0 };
@@ -58,7 +68,7 @@ pub async fn first_of(routes: Vec<Route>, options: &SocketOptions) -> Result<(Tc
         let more = next.is_some();
         if let Some(route) = next {
             let options = options.clone();
-            attempts.spawn(async move { (socket::connect(&route, &options).await, route) });
+            attempts.spawn(async move { (socket::connect(&route, &options, mss).await, route) });
         } else if attempts.is_empty() {
             return Err(failed);
         }
@@ -125,10 +135,30 @@ pub async fn keep_up(
     let mut connection = first;
     let interface = candidate.routes.first().and_then(|r| r.device.as_deref());
     let mut damaged = 0;
+    let mut dial = Dial::default();
     loop {
         if let Some((link, stream)) = connection.take() {
             let began = Instant::now();
-            let mut ended = send_link::run(&session, link, stats.clone(), stream, false, &leave).await;
+            let stream = Arc::new(stream);
+            let small = Some(mtu::smaller(dial.mss));
+            let further = Cell::new(None);
+            let hole = async {
+                let connect = async || {
+                    let connected = first_with(same_way(&stream, &candidate.routes), &session.sockets, small).await;
+                    connected.ok().map(|(stream, _)| stream)
+                };
+                let (ended, stream) = mtu::until_black_hole(&stream, connect).await;
+                further.set(Some(stream));
+                ended
+            };
+            let mut ended = send_link::run(&session, link, stats.clone(), &stream, false, &leave, hole).await;
+            dial.connected = further.take();
+            if dial.connected.is_some() {
+                dial.mss = small;
+                socket::discard(&stream);
+            } else if ended.is_silence() {
+                dial.silent = Some(stream);
+            }
             damaged = if ended.damaged { damaged + 1 } else { 0 };
             if damaged >= limits::CORRUPT_IN_A_ROW_MAX {
                 ended = Ended::damaged_for_good("it damaged too many frames in a row");
@@ -137,7 +167,8 @@ pub async fn keep_up(
             if ended.for_good || session.is_over() || leave.asked() {
                 return;
             }
-            if began.elapsed() >= limits::LIVED {
+            // whoever takes the place of another comes no sooner than the peer knows that the other is gone
+            if began.elapsed() >= limits::LIVED && dial.connected.is_none() {
                 pause = limits::REDIAL_MIN;
             } else {
                 pause = rest(&session, pause, interface).await;
@@ -146,8 +177,12 @@ pub async fn keep_up(
         if session.is_over() || leave.asked() {
             return;
         }
+        if session.cables.is_pulled(interface) {
+            // the next cable may lead elsewhere
+            dial.mss = None;
+        }
         let joined = tokio::select! {
-            joined = join(&session, ids.next(), &turns, &candidate.routes) => joined,
+            joined = join(&session, ids.next(), &turns, &candidate.routes, &mut dial) => joined,
             // what was sent while there was no cable will not be answered
             () = session.cables.until_plugged(interface) => continue,
         };
@@ -175,14 +210,40 @@ async fn rest(session: &SendSession, pause: Duration, interface: Option<&str>) -
     }
 }
 
+/// What a link knows when it dials again.
+#[derive(Default)]
+struct Dial {
+    /// The largest segment, where larger ones do not get through.
+    mss: Option<u32>,
+    /// A connection that came about already.
+    connected: Option<TcpStream>,
+    /// The one before, which was given up for its silence. It stays open until the peer can be reached again: if only
+    /// what the peer sends is lost, closing could tell it that we have left (older kernels send a FIN whatever is
+    /// unacknowledged), and it would not wait for us.
+    silent: Option<Arc<TcpStream>>,
+}
+
+/// Those of `routes` that `stream` may have taken.
+fn same_way(stream: &TcpStream, routes: &[Route]) -> Vec<Route> {
+    let (Ok(local), Ok(remote)) = (stream.local_addr(), stream.peer_addr()) else { return Vec::new() };
+    routes.iter().filter(|r| r.joins(local.ip(), remote.ip())).cloned().collect()
+}
+
 async fn join(
     session: &SendSession,
     link: LinkId,
     turns: &Semaphore,
     routes: &[Route],
+    dial: &mut Dial,
 ) -> Result<(LinkId, TcpStream), Ended> {
     let _turn = turns.acquire().await;
-    let (mut stream, _) = first_of(routes.to_vec(), &session.sockets).await.map_err(Unreached::ended)?;
+    let mut stream = match dial.connected.take() {
+        Some(stream) => stream,
+        None => first_with(routes.to_vec(), &session.sockets, dial.mss).await.map_err(Unreached::ended)?.0,
+    };
+    if let Some(silent) = dial.silent.take() {
+        socket::discard(&silent);
+    }
     let nonce = fresh_nonce().map_err(|e| Ended::lost(e.to_string()))?;
     let message = Handshake::Join { session: session.session, link, nonce };
     let exchange = async {

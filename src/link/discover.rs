@@ -116,6 +116,12 @@ pub fn advertise(interfaces: &[Interface], port: u16) -> Vec<Address> {
         .collect()
 }
 
+/// The number of an interface by that name.
+pub fn index_of(interface: &str) -> Option<u32> {
+    let text = std::fs::read_to_string(format!("/sys/class/net/{interface}/ifindex")).ok()?;
+    text.trim().parse().ok()
+}
+
 /// The interface that has `ip`.
 pub fn interface_of(locals: &[Local], ip: IpAddr) -> Option<&Local> {
     let ip = canonical(ip);

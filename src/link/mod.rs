@@ -13,6 +13,7 @@
 //! | [`handshake`] | Hello and Welcome, Join and Joined, before frames begin |
 //! | [`proof`] | whether a link leaves by its interface |
 //! | [`read`], [`mod@write`] | frames off and onto a connection |
+//! | `mtu` | large packets that do not get through |
 //! | `pace` | how much is handed between a socket and us at a time |
 //! | [`throttle`] | how much may be written, and when, where there is a limit |
 //! | [`send_link`], [`recv_link`] | the two ends of one link at work: which frame goes next, what an arriving one means |
@@ -30,6 +31,7 @@ pub mod discover;
 pub mod handshake;
 pub mod interfaces;
 pub mod listen;
+mod mtu;
 mod pace;
 pub mod proof;
 pub mod read;
@@ -51,6 +53,7 @@ use tokio::time::Instant;
 
 use crate::error::ExitCode;
 use crate::ids::LinkId;
+use crate::limits;
 use crate::stats::LinkStats;
 use crate::wire::Control;
 
@@ -93,9 +96,17 @@ pub struct Ended {
     pub for_good: bool,
     /// Bytes were changed on the way.
     pub damaged: bool,
-    /// How long it had brought nothing by then, if that is why.
+    /// How long it had brought nothing by then, if that was longer than a link that lives ever does.
     pub silent_for: Duration,
+    /// [`LinkEvent::Proven`] was said of it.
+    pub carried: bool,
 }
+
+/// The reason of [`Ended::over`].
+const OVER: &str = "the session is over";
+
+/// The reason of [`Ended::left`].
+const LEFT: &str = "one connection less is as fast";
 
 impl Ended {
     /// Closed by the peer.
@@ -105,23 +116,38 @@ impl Ended {
 
     /// Both sides have said goodbye.
     pub fn over() -> Ended {
-        Ended::by_peer("the session is over")
+        Ended::by_peer(OVER)
+    }
+
+    /// Whether both sides have said goodbye.
+    pub fn is_over(&self) -> bool {
+        self.by_peer && self.reason == OVER
     }
 
     /// One of a link's connections that is not needed any more, given up by the sender.
     pub fn left() -> Ended {
-        Ended::by_peer("one connection less is as fast")
+        Ended::by_peer(LEFT)
+    }
+
+    /// Whether it is one that was not needed any more.
+    pub fn is_left(&self) -> bool {
+        self.by_peer && self.reason == LEFT
     }
 
     /// Lost on the way.
     pub fn lost(reason: impl Into<String>) -> Ended {
         let (by_peer, for_good, damaged) = (false, false, false);
-        Ended { reason: reason.into(), by_peer, for_good, damaged, silent_for: Duration::ZERO }
+        Ended { reason: reason.into(), by_peer, for_good, damaged, silent_for: Duration::ZERO, carried: true }
     }
 
     /// It brought nothing for that long.
     pub fn silent(silent_for: Duration) -> Ended {
         Ended { silent_for, ..Ended::lost(format!("silent for {} s", silent_for.as_secs())) }
+    }
+
+    /// Whether it was given up for bringing nothing, here or by TCP.
+    fn is_silence(&self) -> bool {
+        !self.by_peer && self.silent_for >= limits::IDLE_TIMEOUT
     }
 
     /// Ended since its bytes make no sense.
@@ -137,6 +163,16 @@ impl Ended {
     /// Given up since it damages what it carries.
     pub fn damaged_for_good(reason: impl Into<String>) -> Ended {
         Ended { for_good: true, ..Ended::damaged(reason) }
+    }
+
+    /// The same of a connection of which this is known: how long it had been silent by then, and whether it carried.
+    fn after(mut self, quiet: Duration, carried: bool) -> Ended {
+        // it was away since it was last heard, however it ended
+        if quiet > limits::HEARTBEAT_LATE {
+            self.silent_for = self.silent_for.max(quiet);
+        }
+        self.carried = carried;
+        self
     }
 
     /// What an I/O error on a connection means.
@@ -180,8 +216,22 @@ pub enum LinkEvent {
         /// Its counters and name.
         stats: Arc<LinkStats>,
     },
+    /// A connection has carried a chunk, or lived for a while without having to.
+    Proven {
+        /// Its counters and name.
+        stats: Arc<LinkStats>,
+    },
     /// A connection is gone.
     Down {
+        /// Its id.
+        link: LinkId,
+        /// Its counters and name.
+        stats: Arc<LinkStats>,
+        /// Why.
+        ended: Ended,
+    },
+    /// A connection has joined the session and was gone before it brought a frame: nobody heard that it was up.
+    Stillborn {
         /// Its id.
         link: LinkId,
         /// Its counters and name.

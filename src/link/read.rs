@@ -23,6 +23,7 @@ use crate::wire::{self, Control, HEADER_LEN, Header, TagKey, WireError};
 
 /// When a link last brought and last sent a byte.
 pub struct Pulse {
+    began: Instant,
     heard: Cell<Instant>,
     spoke: Cell<Instant>,
 }
@@ -31,7 +32,7 @@ impl Pulse {
     /// A link that has just come up.
     pub fn start() -> Pulse {
         let now = Instant::now();
-        Pulse { heard: Cell::new(now), spoke: Cell::new(now) }
+        Pulse { began: now, heard: Cell::new(now), spoke: Cell::new(now) }
     }
 
     /// Bytes were sent, just now.
@@ -39,6 +40,16 @@ impl Pulse {
         let now = Instant::now();
         self.spoke.set(now);
         now
+    }
+
+    /// How long it has brought nothing.
+    pub fn quiet(&self) -> Duration {
+        self.heard.get().elapsed()
+    }
+
+    /// Whether the other end was still heard once it had nothing but signs of life to send.
+    pub fn has_lived(&self) -> bool {
+        self.heard.get() >= self.began + limits::HEARTBEAT
     }
 
     /// When a ping is due unless something else is sent before.

@@ -150,10 +150,9 @@ pub async fn run(
         session.bells.remove(link);
         return Ended::lost(violation.to_string());
     }
-    stats.connected();
-    session.tell(LinkEvent::Up { link, stats: stats.clone() });
     let pulse = Pulse::start();
     let (pong, failed, heard_first) = (Cell::new(None), Cell::new(None), Notify::new());
+    let (is_up, proven) = (Cell::new(false), Cell::new(false));
     let end = RecvLink {
         session,
         link,
@@ -163,6 +162,8 @@ pub async fn run(
         pulse: &pulse,
         pong: &pong,
         heard_first: &heard_first,
+        is_up: &is_up,
+        proven: &proven,
     };
     let ended = tokio::select! {
         biased;
@@ -173,11 +174,16 @@ pub async fn run(
         () = go.notified() => Ended::damaged_for_good("it damaged too many chunks in a row"),
     };
     let ended = failed.take().filter(|failed: &Ended| !failed.by_peer).unwrap_or(ended);
+    let ended = ended.after(pulse.quiet(), proven.get());
     session.bells.remove(link);
     session.flow().link_down(link);
-    stats.disconnected(ended == Ended::left());
     session.bells.ring_all();
-    session.tell(LinkEvent::Down { link, stats, ended: ended.clone() });
+    if is_up.get() {
+        stats.disconnected(ended.is_left());
+        session.tell(LinkEvent::Down { link, stats, ended: ended.clone() });
+    } else {
+        session.tell(LinkEvent::Stillborn { link, stats, ended: ended.clone() });
+    }
     ended
 }
 
@@ -190,6 +196,10 @@ struct RecvLink<'a> {
     pulse: &'a Pulse,
     pong: &'a Cell<Option<u64>>,
     heard_first: &'a Notify,
+    /// A frame has come. Before that the connection may be one that was given up long ago, while we slept.
+    is_up: &'a Cell<bool>,
+    /// It has been of use.
+    proven: &'a Cell<bool>,
 }
 
 impl RecvLink<'_> {
@@ -285,7 +295,12 @@ impl RecvLink<'_> {
         let mut finish_heard = false;
         loop {
             let header = reader.header().await?;
-            self.heard_first.notify_one();
+            if !self.is_up.replace(true) {
+                self.heard_first.notify_one();
+                self.stats.connected();
+                self.session.tell(LinkEvent::Up { link: self.link, stats: self.stats.clone() });
+            }
+            self.prove(self.pulse.has_lived());
             reader.take_waited();
             match header {
                 Header::Control(header) => {
@@ -326,6 +341,7 @@ impl RecvLink<'_> {
                     lap.book(&times.held);
                     reader.payload(&mut buf[..head.payload_len as usize]).await?;
                     lap.split(&times.busy, reader.take_waited(), &times.network);
+                    self.prove(true);
                     self.stats.wire_bytes.fetch_add(wire::HEADER_LEN as u64 + u64::from(head.payload_len), Relaxed);
                     if arrival.fresh {
                         let arrived =
@@ -341,6 +357,12 @@ impl RecvLink<'_> {
                     }
                 }
             }
+        }
+    }
+
+    fn prove(&self, of_use: bool) {
+        if of_use && !self.proven.replace(true) {
+            self.session.tell(LinkEvent::Proven { stats: self.stats.clone() });
         }
     }
 

@@ -29,6 +29,7 @@ use crate::limits;
 use crate::options::SocketOptions;
 use crate::report::{Note, Notes};
 use crate::stats::{Lap, LinkStats, Stats};
+use crate::sys;
 use crate::wire::{self, Control, Finish, Header, TagKey};
 
 /// What the conductor wants every link to say before it ends.
@@ -179,17 +180,18 @@ impl SendSession {
     }
 }
 
-/// Work one connection until it ends, or is asked to leave. `control_only` links carry no chunks.
+/// Work one connection until it ends, or is asked to leave. `control_only` links carry no chunks. `fault` ends it early,
+/// if it ever does.
 pub async fn run(
     session: &Arc<SendSession>,
     link: LinkId,
     stats: Arc<LinkStats>,
-    stream: TcpStream,
+    stream: &Arc<TcpStream>,
     control_only: bool,
     leave: &Leave,
+    fault: impl Future<Output = Ended>,
 ) -> Ended {
     let bell = session.bells.add(link);
-    let stream = Arc::new(stream);
     let connection = Connection { link, stats: stats.clone(), stream: stream.clone() };
     session.by_link.lock().expect("no thread panics while it holds this lock").push(connection);
     if !control_only {
@@ -198,18 +200,17 @@ pub async fn run(
     stats.connected();
     session.tell(LinkEvent::Up { link, stats: stats.clone() });
     let pulse = Pulse::start();
-    let pong = Cell::new(None);
-    let failed = Cell::new(None);
+    let (pong, failed, proven, left) = (Cell::new(None), Cell::new(None), Cell::new(false), Cell::new(false));
     let throttle = session.limits.throttle(&stats.name);
-    let left = Cell::new(false);
     let end = SendLink {
         session,
         link,
         stats: &stats,
-        stream: &stream,
+        stream,
         bell: &bell,
         pulse: &pulse,
         pong: &pong,
+        proven: &proven,
         throttle: throttle.as_ref(),
         leave,
         left: &left,
@@ -219,11 +220,13 @@ pub async fn run(
         ended = end.read() => ended,
         ended = end.write(control_only, &failed) => ended,
         ended = pulse.until_silent() => ended,
-        ended = session.cables.until_pulled(&stream) => ended,
+        ended = session.cables.until_pulled(stream) => ended,
         ended = session.until_expelled(&stats.name) => ended,
+        ended = fault => ended,
     };
     let ended = failed.take().filter(|failed: &Ended| !failed.by_peer).unwrap_or(ended);
     let ended = if left.get() { Ended::left() } else { ended };
+    let ended = ended.after(pulse.quiet(), proven.get());
     session.bells.remove(link);
     session.by_link.lock().expect("no thread panics while it holds this lock").retain(|c| c.link != link);
     if !control_only {
@@ -249,6 +252,8 @@ struct SendLink<'a> {
     bell: &'a Bell,
     pulse: &'a Pulse,
     pong: &'a Cell<Option<u64>>,
+    /// It has been of use.
+    proven: &'a Cell<bool>,
     throttle: Option<&'a Throttle>,
     leave: &'a Leave,
     /// It said goodbye because it was asked to leave.
@@ -520,6 +525,11 @@ impl SendLink<'_> {
             };
             match control.await {
                 Ok(Some(control)) => {
+                    // a slow link is of use before a whole chunk has arrived
+                    let moves = || sys::tcp_state(self.stream).is_ok_and(|tcp| tcp.retransmits == 0);
+                    if !self.proven.get() && self.pulse.has_lived() && moves() {
+                        self.prove();
+                    }
                     if let Some(ended) = self.handle(control) {
                         return ended;
                     }
@@ -555,7 +565,15 @@ impl SendLink<'_> {
         None
     }
 
+    fn prove(&self) {
+        self.proven.set(true);
+        self.session.tell(LinkEvent::Proven { stats: self.stats.clone() });
+    }
+
     fn handle_ack(&self, ack: &wire::Ack) {
+        if !self.proven.get() && ack.links.iter().any(|(link, settled)| *link == self.link && *settled > 0) {
+            self.prove();
+        }
         {
             let mut words = self.session.last_words();
             words.notes_acked = words.notes_acked.max(ack.notes.min(words.notes.len() as u64));

@@ -3,7 +3,8 @@
 //! Buffer sizes are never set: that would switch the kernel's autotuning off.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::{TcpSocket, TcpStream};
@@ -31,6 +32,18 @@ impl Route {
 }
 
 impl Route {
+    /// The receiver's address, scoped to the interface as it is numbered now: one that was away may have come back with
+    /// another index.
+    fn remote_now(&self, socket: &TcpSocket) -> SocketAddr {
+        match (self.remote, &self.device) {
+            (SocketAddr::V6(v6), Some(device)) if v6.ip().is_unicast_link_local() => {
+                let index = rustix::net::netdevice::name_to_index(socket, device).unwrap_or(v6.scope_id());
+                SocketAddrV6::new(*v6.ip(), v6.port(), v6.flowinfo(), index).into()
+            }
+            (remote, _) => remote,
+        }
+    }
+
     /// Whether a connection between these addresses is one along this route.
     pub fn joins(&self, local: IpAddr, remote: IpAddr) -> bool {
         let same = |a: IpAddr, b: IpAddr| a.to_canonical() == b.to_canonical();
@@ -38,11 +51,15 @@ impl Route {
     }
 }
 
-/// Connect along `route` within [`limits::CONNECT_TIMEOUT`].
-pub async fn connect(route: &Route, options: &SocketOptions) -> io::Result<TcpStream> {
+/// Connect along `route` within [`limits::CONNECT_TIMEOUT`]. `mss` bounds the segments of both directions.
+pub async fn connect(route: &Route, options: &SocketOptions, mss: Option<u32>) -> io::Result<TcpStream> {
     let socket = if route.remote.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    let remote = route.remote_now(&socket);
     // now, so that its first packet is marked as well
-    tune(SockRef::from(&socket), !route.remote.is_ipv4(), options)?;
+    tune(SockRef::from(&socket), !remote.is_ipv4(), options)?;
+    if let Some(mss) = mss {
+        SockRef::from(&socket).set_tcp_mss(mss)?;
+    }
     if let Some(device) = &route.device {
         // Without privilege this works since Linux 5.7; where it does not, the address alone must do.
         match socket.bind_device(Some(device.as_bytes())) {
@@ -51,7 +68,7 @@ pub async fn connect(route: &Route, options: &SocketOptions) -> io::Result<TcpSt
         }
     }
     if let Some(local) = route.local {
-        let local = match (local, route.remote) {
+        let local = match (local, remote) {
             (IpAddr::V6(ip), SocketAddr::V6(remote)) if ip.is_unicast_link_local() => {
                 std::net::SocketAddrV6::new(ip, 0, 0, remote.scope_id()).into()
             }
@@ -59,11 +76,17 @@ pub async fn connect(route: &Route, options: &SocketOptions) -> io::Result<TcpSt
         };
         socket.bind(local)?;
     }
-    let stream = timeout(limits::CONNECT_TIMEOUT, socket.connect(route.remote))
+    let stream = timeout(limits::CONNECT_TIMEOUT, socket.connect(remote))
         .await
         .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
     prepare(&stream)?;
     Ok(stream)
+}
+
+/// Let closing throw away what waits to be sent, and tell the peer at once (RST).
+pub(super) fn discard(stream: &TcpStream) {
+    // where it fails, closing takes longer
+    let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
 }
 
 /// The index of the interface by which an accepted connection's first segment came, where the kernel says (it keeps it,

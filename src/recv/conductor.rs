@@ -85,9 +85,9 @@ impl Conductor<'_> {
         });
         tokio::task::spawn_local(async move {
             if let Some(answer) = answer
-                && handshake::say(&mut stream, &answer, &session.key).await.is_err()
+                && let Err(e) = handshake::say(&mut stream, &answer, &session.key).await
             {
-                return;
+                return session.tell(LinkEvent::Stillborn { link, stats, ended: Ended::by_peer(e.to_string()) });
             }
             recv_link::run(&session, link, stats, stream, go).await;
         });
@@ -227,7 +227,7 @@ impl Conductor<'_> {
                         confirmed = true;
                         patience = Instant::now() + limits::DRAIN;
                     }
-                    LinkEvent::Down { ended, .. } if confirmed && ended == Ended::over() => break,
+                    LinkEvent::Down { ended, .. } if confirmed && ended.is_over() => break,
                     event => drop(self.count(event)),
                 },
                 caller = door.next() => self.admit(caller),
@@ -343,12 +343,13 @@ impl Conductor<'_> {
         let tell = self.options.observer.clone();
         match event {
             LinkEvent::Up { stats, .. } => {
-                let again = self.watch.up(&stats.name);
-                tell(Event::LinkUp { name: stats.name.clone(), again });
+                let after = self.watch.up(&stats.name, Instant::now());
+                tell(Event::LinkUp { name: stats.name.clone(), after });
             }
-            LinkEvent::Down { stats, ended, link } if ended == Ended::left() => {
-                self.judge(link, ended, stats.chunks.load(Relaxed));
-                self.watch.left(&stats.name, Instant::now());
+            LinkEvent::Proven { stats } => self.watch.proven(&stats.name),
+            LinkEvent::Down { stats, ended, link } if ended.is_left() => {
+                let ended = self.judge(link, ended, stats.chunks.load(Relaxed));
+                self.watch.left(&stats.name, &ended, Instant::now());
             }
             LinkEvent::Down { stats, ended, link } => {
                 let ended = self.judge(link, ended, stats.chunks.load(Relaxed));
@@ -360,6 +361,10 @@ impl Conductor<'_> {
                     let remaining = self.watch.remaining();
                     tell(Event::LinkDown { name: stats.name.clone(), reason: ended.reason, remaining });
                 }
+            }
+            LinkEvent::Stillborn { link, stats, ended } => {
+                let ended = self.judge(link, ended, stats.chunks.load(Relaxed));
+                self.watch.unreachable(&stats.name, &ended, Instant::now());
             }
             LinkEvent::Corrupt { stats, count } => tell(Event::Corrupt { link: stats.name.clone(), count }),
             other => return Some(other),
@@ -411,6 +416,7 @@ impl Conductor<'_> {
         finish: Finish,
         end: SinkEnd,
         manifest: Option<ManifestReport>,
+        began: Instant,
         elapsed: Duration,
     ) -> Report {
         let mut source_notes = self.source_notes();
@@ -429,7 +435,7 @@ impl Conductor<'_> {
             elapsed,
             transfer_digest: finish.digest,
             stream_digest: end.stream_digest,
-            links: self.session.stats.links().iter().map(|l| l.report()).collect(),
+            links: self.watch.report(&self.session.stats, began + elapsed),
             source_notes,
             sink_notes: end.notes,
             sender_stages: Vec::new(),

@@ -11,12 +11,12 @@ use super::fleet::Fleet;
 use super::stages::Totals;
 use crate::error::{Error, escape, escape_words};
 use crate::limits;
+use crate::link::LinkEvent;
 use crate::link::cables;
 use crate::link::interfaces;
 use crate::link::proof::{Proof, Stray};
 use crate::link::send_link::SendSession;
 use crate::link::watch::{self, Interrupts, Watch};
-use crate::link::{Ended, LinkEvent};
 use crate::options::{LinkSpec, SendOptions};
 use crate::report::Event;
 use crate::wire::{self, Commit, Control};
@@ -85,11 +85,12 @@ impl Conductor<'_> {
             LinkEvent::Up { link, .. } if self.fleet.control == Some(link) => {}
             LinkEvent::Down { link, .. } if self.fleet.control == Some(link) => self.fleet.control = None,
             LinkEvent::Up { stats, .. } => {
-                let again = self.watch.up(&stats.name);
-                tell(Event::LinkUp { name: stats.name.clone(), again });
+                let after = self.watch.up(&stats.name, Instant::now());
+                tell(Event::LinkUp { name: stats.name.clone(), after });
             }
-            LinkEvent::Down { stats, ended, .. } if ended == Ended::left() => {
-                self.watch.left(&stats.name, Instant::now());
+            LinkEvent::Proven { stats } => self.watch.proven(&stats.name),
+            LinkEvent::Down { stats, ended, .. } if ended.is_left() => {
+                self.watch.left(&stats.name, &ended, Instant::now());
             }
             LinkEvent::Down { stats, ended, .. } => {
                 self.watch.down(&stats.name, &ended, Instant::now());
@@ -117,7 +118,7 @@ impl Conductor<'_> {
             }
             LinkEvent::Enough => return Err(Error::Interrupted("enough was measured".into())),
             LinkEvent::Panicked => return Err(Error::Bug("a thread of the sender panicked".into())),
-            LinkEvent::Control(_) | LinkEvent::Complete | LinkEvent::Hopeless { .. } => {}
+            LinkEvent::Control(_) | LinkEvent::Complete | LinkEvent::Hopeless { .. } | LinkEvent::Stillborn { .. } => {}
             LinkEvent::Violation { what, .. } => {
                 return Err(Error::Verification(format!("the receiver broke the protocol: {what}")));
             }
@@ -194,9 +195,9 @@ impl Conductor<'_> {
         while self.watch.is_untried() || self.watch.connections() > 0 || self.fleet.control.is_some() {
             let Some(event) = inbox.recv().await else { return };
             match event {
-                LinkEvent::Down { ended, .. } if ended == Ended::over() => return,
+                LinkEvent::Down { ended, .. } if ended.is_over() => return,
                 LinkEvent::Down { link, .. } if self.fleet.control == Some(link) => self.fleet.control = None,
-                LinkEvent::Up { stats, .. } => drop(self.watch.up(&stats.name)),
+                LinkEvent::Up { stats, .. } => drop(self.watch.up(&stats.name, Instant::now())),
                 LinkEvent::Down { stats, ended, .. } => self.watch.down(&stats.name, &ended, Instant::now()),
                 _ => {}
             }

@@ -1,5 +1,6 @@
 //! All links of a session: which there are, which are added, that each is kept up, and by how many connections.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -99,8 +100,10 @@ impl Fleet {
             // it carries nothing worth a line in a report
             let stats = Arc::new(LinkStats { name: agreed.candidate.name, ..LinkStats::default() });
             fleet.control = Some(link);
-            let stays = Leave::default();
-            tokio::task::spawn_local(async move { send_link::run(&session, link, stats, stream, true, &stays).await });
+            let (stream, stays) = (Arc::new(stream), Leave::default());
+            tokio::task::spawn_local(async move {
+                send_link::run(&session, link, stats, &stream, true, &stays, pending()).await
+            });
         }
         fleet
     }

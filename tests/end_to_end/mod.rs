@@ -1,6 +1,7 @@
 //! The program as its users meet it: two processes, over loopback, from the command line to the exit code.
 
 mod changing;
+mod closed;
 mod compression;
 mod damage;
 mod failures;

@@ -2,9 +2,13 @@
 
 mod auto;
 mod damage;
+mod frozen;
 mod knobs;
+mod mtu;
 mod names;
+mod one_way;
 mod outages;
 mod pairing;
 mod rates;
+mod returns;
 mod survey;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::hosts::{Lab, Length, Stream, of, until};
+use crate::hosts::{Lab, Length, Stream, of, says_times};
 
 const MB: u64 = 1 << 20;
 const THREE: [&str; 3] = ["80mbit", "80mbit", "80mbit"];
@@ -10,23 +10,18 @@ const THREE: [&str; 3] = ["80mbit", "80mbit", "80mbit"];
 /// Far more than blast takes to move what links that are up can carry at once; less than a link's silence is borne.
 const SOON: Duration = Duration::from_secs(8);
 
-fn three_links(lab: &Lab) -> Stream {
+pub(super) fn three_links(lab: &Lab) -> Stream {
     three_links_with(lab, &[])
 }
 
 /// The same, with these options to the receiver.
-fn three_links_with(lab: &Lab, recv: &[&str]) -> Stream {
+pub(super) fn three_links_with(lab: &Lab, recv: &[&str]) -> Stream {
     let stream = Stream::start(lab, Length::Open, "10.77.1.2", &[], recv);
     for link in 1..=3 {
         stream.sender.says(&format!("link l{link} is up"));
         lab.carries(link, MB);
     }
     stream
-}
-
-#[track_caller]
-fn says_times(stream: &Stream, line: &str, times: usize) {
-    until(&format!("'{line}' {times} times"), || stream.sender.said().matches(line).count() >= times);
 }
 
 /// One cable is pulled and plugged in again; the stream goes on without it and with it.
@@ -47,6 +42,7 @@ fn cut_and_back(link: u32) {
         for row in &rows {
             let down = row.name == format!("l{link}");
             assert_eq!((row.outages, row.last.as_str()), if down { (1, "no carrier") } else { (0, "") }, "{rows:#?}");
+            assert_eq!(row.away > 0.0, down, "{rows:#?}");
         }
     }
 }
@@ -88,7 +84,7 @@ fn black_hole(link: u32) {
     lab.carries(link, 2 * MB);
     let rows = stream.arrives().sent();
     let row = of(&rows, &format!("l{link}"));
-    assert_eq!(row.outages, 1, "{rows:#?}");
+    assert!(row.outages == 1 && row.last.contains("10 s") && (10.0..60.0).contains(&row.away), "{rows:#?}");
     // long before it is found dead: the others run out of window, and send what is late once more
     assert!(rows.iter().any(|r| r.name != row.name && r.hedged > 0), "{rows:#?}");
 }
