@@ -268,13 +268,17 @@ mod tests {
     fn a_connection_that_is_not_needed_any_more_leaves_its_link_up() {
         let start = Instant::now();
         let mut watch = Watch::new(TIMEOUT, start);
-        watch.up("a");
-        watch.up("a");
-        watch.left("a", start);
+        let left = Ended { carried: true, ..Ended::left() };
+        for _ in 0..2 {
+            watch.up("a", start);
+            watch.proven("a");
+        }
+        watch.left("a", &left, start);
         assert_eq!((watch.connections(), watch.remaining(), watch.deadline()), (1, 1, None));
-        assert!(!watch.up("a"), "it is not back: it never went");
-        watch.left("a", start);
-        watch.left("a", start);
+        assert_eq!(watch.up("a", start), None, "it is not back: it never went");
+        watch.proven("a");
+        watch.left("a", &left, start);
+        watch.left("a", &left, start);
         assert_eq!(watch.deadline(), Some(start + limits::PEER_GONE), "the last one was the peer's to leave");
     }
 
