@@ -4,7 +4,7 @@
 use blast::options::Schedule;
 
 use super::rng::Rng;
-use super::scenario::{CableSpec, Fault, Kind, Micros, SECOND, Scenario};
+use super::scenario::{CableSpec, Fault, Kind, Micros, SECOND, Scenario, Ways};
 use super::world::{Outcome, run_scenario};
 
 /// One chunk on a link of so many Mbit/s, with 0.2 ms of delay and room for three chunks in its socket.
@@ -76,7 +76,7 @@ fn equal_links_leave_each_others_chunks_alone() {
 fn a_silent_link_costs_what_it_would_have_carried_and_no_more() {
     let mut scenario = quiet(1000, vec![link(250); 4]);
     let stalled_at: Micros = 3 * SECOND;
-    scenario.faults.push((stalled_at, Fault::Stall { cable: 2, heal: None }));
+    scenario.faults.push((stalled_at, Fault::Stall { cable: 2, ways: Ways::BOTH, heal: None }));
     scenario.calm_at = stalled_at + 1;
     let (outcome, all) = (run(1, &scenario), ideal(&scenario));
     let rest = (all - stalled_at as f64) * 4.0 / 3.0 + stalled_at as f64;
