@@ -12,6 +12,8 @@ pub enum Bug {
     LossNotResent,
     /// A late chunk is never sent once more.
     HedgeForgotten,
+    /// Only the link that has been up for longest takes chunks that wait; others help when they are late.
+    FirstLinkOnly,
     /// The sender ignores the credit limit.
     CreditIgnored,
     /// A chunk sealed in an older session is taken.
@@ -28,6 +30,12 @@ pub enum Bug {
     StaleDurableTaken,
     /// Chunks held above a gap are dropped when a link dies.
     HeldDropped,
+    /// A chunk acknowledged above the cumulative ack counts again when that has reached it.
+    ReleasedTwice,
+    /// More frames than a link has carried may be settled on it.
+    SettledUnsentTaken,
+    /// Another end than the one that was announced is taken.
+    FinishChanged,
     /// Driver: the first frame of a new link is not the whole state.
     JoinWithoutState,
     /// Driver: a number is taken although verification failed.
@@ -44,6 +52,10 @@ pub enum Bug {
     NoStallDeadline,
     /// Driver: a resend is read and sealed again.
     SealedTwice,
+    /// Driver: any Commit is success.
+    CommitBelieved,
+    /// Driver: a link that is silent one way only is never declared dead.
+    HalfCutUnnoticed,
 }
 
 #[cfg(feature = "planted")]

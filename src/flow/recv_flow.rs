@@ -126,7 +126,8 @@ impl<P> RecvFlow<P> {
 
     /// The header of a chunk frame has been read on a link.
     pub fn begin(&mut self, link: LinkId, seq: Seq) -> Result<Arrival, Violation> {
-        if seq.0 >= self.credit_limit() && !planted::is(Bug::WindowNotEnforced) {
+        let bug = planted::is(Bug::WindowNotEnforced) && seq.0 < u64::MAX;
+        if seq.0 >= self.credit_limit() && !bug {
             return Err(Violation::BeyondCredit { seq, limit: self.credit_limit() });
         }
         if let Some(chunks) = self.chunks.filter(|chunks| seq.0 >= *chunks) {
@@ -146,7 +147,8 @@ impl<P> RecvFlow<P> {
 
     /// A copy passed verification. A link that is gone no longer counts, but its copy is as good as any.
     pub fn verified(&mut self, session: SessionId, link: LinkId, index: u64, seq: Seq, payload: P) -> Verdict<P> {
-        if session != self.session && !planted::is(Bug::StaleVerifiedTaken) {
+        let bug = planted::is(Bug::StaleVerifiedTaken) && seq.0 < self.credit_limit();
+        if session != self.session && !bug {
             return Verdict::Stale(payload);
         }
         if let Some(arrivals) = self.settle(link, index) {
@@ -238,7 +240,7 @@ impl<P> RecvFlow<P> {
     /// The sender says how many chunks there are; it may say so before they have come, and again.
     pub fn finish(&mut self, chunks: u64) -> Result<(), Violation> {
         let before = self.chunks.unwrap_or(self.begun);
-        if chunks < before || self.chunks.is_some_and(|before| chunks != before) {
+        if chunks < before || self.chunks.is_some_and(|before| chunks != before) && !planted::is(Bug::FinishChanged) {
             return Err(Violation::Finish { before, now: chunks });
         }
         self.chunks = Some(chunks);

@@ -1,6 +1,7 @@
 //! Which link takes which number next.
 
 use super::SeqSet;
+use super::planted::{self, Bug};
 use crate::ids::{LinkId, Seq};
 use crate::options::Schedule;
 
@@ -69,6 +70,9 @@ impl Scheduler {
     /// What a link may take: the lowest number that waits below the credit limit, if it is the link's turn.
     pub fn next(&self, link: LinkId, credit: u64) -> Option<Seq> {
         if self.schedule == Schedule::RoundRobin && self.rotation.get(self.turn) != Some(&link) {
+            return None;
+        }
+        if planted::is(Bug::FirstLinkOnly) && self.hedges() && self.rotation.first() != Some(&link) {
             return None;
         }
         self.waiting.lowest().filter(|seq| *seq < credit).map(Seq)

@@ -9,6 +9,10 @@ pub enum Invariant {
     Applied,
     /// Memory is within the window and the links' own buffers, for any peer.
     Memory,
+    /// The sender keeps no more than its pool, for any peer.
+    Kept,
+    /// What breaks the protocol is named as that, and nothing else is.
+    Named,
     /// No chunk is called durable that a power loss can take.
     Durable,
     /// A completion of an older session changes nothing.
@@ -17,7 +21,7 @@ pub enum Invariant {
     Nonce,
     /// Once faults stop and one link is up, it ends within a bound.
     Ends,
-    /// A silent link costs less than the time after which it is declared dead.
+    /// Links that harm for ever cost the sum what they would have carried, and a tail that is not theirs to decide.
     Tail,
     /// Success means that everything is on the disk, whole.
     Equal,
@@ -89,6 +93,8 @@ pub enum Mark {
     OutOfBuffers,
     /// A link was declared dead because it was silent.
     Silent,
+    /// It was silent one way only.
+    HalfCut,
     /// A link healed before that.
     Healed,
     /// The receiver knew a link for longer than the sender.
@@ -99,10 +105,26 @@ pub enum Mark {
     FinishEarly,
     /// The source changed in the middle of a session.
     SourceChanged,
-    /// A hostile sender was caught.
-    HostileSendCaught,
-    /// A hostile receiver was caught.
-    HostileRecvCaught,
+    /// A hostile sender was caught with a chunk past the credit limit.
+    BeyondCredit,
+    /// With one past its own end.
+    BeyondEnd,
+    /// With another end than it had said, or one below what had come.
+    EndChanged,
+    /// A second connection under a link's id was refused.
+    LinkRefused,
+    /// A hostile receiver was caught with an ack of what was never sent.
+    AckOfUnsent,
+    /// With more settled frames than a link had carried.
+    SettledUnsent,
+    /// With one chunk damaged again and again.
+    NeverVerifies,
+    /// With an ack that contradicts itself.
+    NonsenseAck,
+    /// With a Commit that came too early or was of something else.
+    CommitRefused,
+    /// It had the right digest: no sender can tell.
+    CommitForged,
     /// Strict rotation was used.
     RoundRobin,
     /// There was nothing to send.
@@ -110,7 +132,8 @@ pub enum Mark {
 }
 
 impl Mark {
-    pub const ALL: [Mark; 27] = {
+    /// Those that an ordinary number of seeds is sure to hit.
+    pub const ALL: [Mark; 35] = {
         use Mark::*;
         [
             Requeued,
@@ -131,13 +154,21 @@ impl Mark {
             Blocked,
             OutOfBuffers,
             Silent,
+            HalfCut,
             Healed,
             HalfOpen,
             CommitRepeated,
             FinishEarly,
             SourceChanged,
-            HostileSendCaught,
-            HostileRecvCaught,
+            BeyondCredit,
+            BeyondEnd,
+            EndChanged,
+            LinkRefused,
+            AckOfUnsent,
+            SettledUnsent,
+            NonsenseAck,
+            CommitRefused,
+            CommitForged,
             RoundRobin,
             Empty,
         ]

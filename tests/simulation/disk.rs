@@ -37,6 +37,11 @@ impl Disk {
         self.fails = true;
     }
 
+    /// Whether a sync is to fail yet.
+    pub fn will_fail(&self) -> bool {
+        self.fails
+    }
+
     pub fn begin_sync(&mut self) {
         self.replace(Place::Cache, Place::Syncing);
     }

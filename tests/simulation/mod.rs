@@ -6,6 +6,8 @@
 //! - [`send_host`], [`recv_host`], [`disk`]: what surrounds the flow, small on purpose: they specify the conductors.
 //! - [`hostile`]: peers that say anything.
 //! - [`world`]: one run. Faults, then calm, then it must end within a bound, whole.
+//! - [`bound`]: when a run must have ended, computed from its scenario.
+//! - [`kept`]: what the flows keep, counted.
 //! - [`speed`]: what the links' time is spent on.
 //! - [`check`]: the invariants, and marks on rare branches.
 //! - [`planted`]: for each invariant, bugs that its check finds.
@@ -13,9 +15,11 @@
 //! `BLAST_SIM_SEEDS=1000000` runs as many seeds (use `--release`), `BLAST_SIM_FIRST=n` begins at another one,
 //! `BLAST_SIM_SEED=n` replays one and prints its events.
 
+mod bound;
 mod check;
 mod disk;
 mod hostile;
+mod kept;
 mod net;
 #[cfg(feature = "planted")]
 mod planted;

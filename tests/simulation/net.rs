@@ -12,7 +12,7 @@ use blast::wire::Ack;
 
 use super::check::{Mark, Marks};
 use super::rng::{Rng, mix};
-use super::scenario::{CableSpec, Micros};
+use super::scenario::{CableSpec, Micros, Ways};
 
 /// One of the two ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,7 +81,10 @@ pub enum Forward {
 pub enum Backward {
     Joined,
     Ack(Box<Ack>),
-    Commit,
+    /// With the digest of what was applied.
+    Commit {
+        digest: u64,
+    },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -100,11 +103,15 @@ pub struct Conn {
     pub recv_end: End,
     /// Nothing gets through any more.
     pub broken: bool,
-    pub stalled: bool,
+    /// The ways in which nothing gets through, and nobody is told.
+    pub stalled: Ways,
     /// Rises with each stall and each healing.
     epoch: u32,
-    /// While it is stalled: chunks that the socket still takes.
+    /// While it is stalled either way (TCP's own acks do not come back, or are not sent): chunks that the socket still
+    /// takes.
     stall_room: usize,
+    /// Chunk frames that it took.
+    pub frames: u64,
     pub forward: Pipe<Forward>,
     pub backward: Pipe<Backward>,
     /// When the chunks in the sending socket are on the wire.
@@ -140,9 +147,11 @@ pub struct Cable {
     pub spec: CableSpec,
     /// The sender's latest connection.
     pub conn: Option<usize>,
-    pub stalled: bool,
+    pub stalled: Ways,
     pub stall_epoch: u32,
     pub slow_until: Micros,
+    /// Until then it takes so many times as long for a chunk.
+    pub slow_factor: u64,
     pub corrupt_until: Micros,
     pub refuse_until: Micros,
     backoff: Duration,
@@ -171,14 +180,24 @@ struct Entry {
     event: Event,
 }
 
+impl Cable {
+    /// When a chunk is on the wire that begins now: slowly as far as that lasts.
+    fn carried(&self, start: Micros) -> Micros {
+        let (slow, work) = (self.slow_until.saturating_sub(start), self.spec.serialise);
+        let slowly = work.min(slow / self.slow_factor);
+        start + slowly * self.slow_factor + (work - slowly)
+    }
+}
+
 impl Net {
     pub fn new(rng: Rng, cables: &[CableSpec]) -> Net {
         let cables = cables.iter().map(|spec| Cable {
             spec: spec.clone(),
             conn: None,
-            stalled: false,
+            stalled: Ways::NONE,
             stall_epoch: 0,
             slow_until: 0,
+            slow_factor: 1,
             corrupt_until: 0,
             refuse_until: 0,
             backoff: REDIAL_MIN,
@@ -256,7 +275,7 @@ impl Net {
         if epoch != c.dial_epoch {
             return;
         }
-        if c.stalled {
+        if c.stalled.any() {
             let pause = CONNECT_TIMEOUT.as_micros() as u64;
             return self.after(pause, Event::Dial { cable, epoch });
         }
@@ -273,9 +292,10 @@ impl Net {
             send_end: End::New,
             recv_end: End::New,
             broken: false,
-            stalled: false,
+            stalled: Ways::NONE,
             epoch: 0,
             stall_room: 0,
+            frames: 0,
             forward: Pipe::default(),
             backward: Pipe::default(),
             socket: VecDeque::new(),
@@ -300,7 +320,7 @@ impl Net {
     pub fn has_room(&mut self, conn: usize) -> bool {
         let now = self.now;
         let c = &mut self.conns[conn];
-        if c.stalled {
+        if c.stalled.any() {
             return c.stall_room > 0;
         }
         while c.socket.front().is_some_and(|done| *done <= now) {
@@ -327,8 +347,9 @@ impl Net {
         let cable = &self.cables[c.cable];
         let mut start = c.socket.back().copied().unwrap_or(now).max(now);
         if let Forward::Chunk { intact, .. } = &mut message {
-            start += if now < cable.slow_until { 10 } else { 1 } * cable.spec.serialise;
+            start = cable.carried(start);
             c.socket.push_back(start);
+            c.frames += 1;
             c.stall_room = c.stall_room.saturating_sub(1);
             *intact = *intact && (now >= cable.corrupt_until || self.rng.percent(50));
         }
@@ -357,7 +378,7 @@ impl Net {
         if c.broken || c.recv_end != End::Up {
             return None;
         }
-        if c.stalled || c.waiting.is_some() {
+        if c.stalled.forward || c.waiting.is_some() {
             c.forward.postponed += 1;
             return None;
         }
@@ -370,7 +391,7 @@ impl Net {
         if c.broken || c.send_end == End::Dead {
             return None;
         }
-        if c.stalled {
+        if c.stalled.backward {
             c.backward.postponed += 1;
             return None;
         }
@@ -393,14 +414,19 @@ impl Net {
         c.backward.messages.clear();
     }
 
-    /// Nothing gets through from now on, and nobody is told. After the longest silence allowed both ends find out.
-    pub fn stall(&mut self, conn: usize) {
+    /// Nothing gets through these ways from now on, and nobody is told. After the longest silence allowed whoever hears
+    /// nothing finds out.
+    pub fn stall(&mut self, conn: usize, ways: Ways) {
         let room = self.rng.below(1 + self.cables[self.conns[conn].cable].spec.socket as u64) as usize;
         let c = &mut self.conns[conn];
-        if c.stalled || c.broken {
+        if c.broken {
             return;
         }
-        c.stalled = true;
+        if c.stalled.any() {
+            c.stalled = c.stalled.and(ways);
+            return;
+        }
+        c.stalled = ways;
         c.epoch += 1;
         c.stall_room = room;
         let epoch = c.epoch;
@@ -410,16 +436,16 @@ impl Net {
     /// Whether a connection has been silent all the time since the stall of this epoch began.
     pub fn is_silent(&self, conn: usize, epoch: u32) -> bool {
         let c = &self.conns[conn];
-        c.stalled && !c.broken && c.epoch == epoch
+        c.stalled.any() && !c.broken && c.epoch == epoch
     }
 
     /// What was held up gets through.
     pub fn heal(&mut self, conn: usize) {
         let c = &mut self.conns[conn];
-        if !c.stalled || c.broken {
+        if !c.stalled.any() || c.broken {
             return;
         }
-        c.stalled = false;
+        c.stalled = Ways::NONE;
         c.epoch += 1;
         c.socket.clear();
         if c.send_end == End::Up && c.recv_end == End::Up {

@@ -9,7 +9,7 @@ use super::{replay, run};
 const SEEDS: u64 = 20_000;
 
 /// Every planted bug, with the check that finds it.
-const BUGS: [(Bug, Invariant); 19] = [
+const BUGS: [(Bug, Invariant); 25] = [
     (Bug::RequeueSkipped, Ends),
     (Bug::LossNotResent, Ends),
     (Bug::HedgeForgotten, Tail),
@@ -29,6 +29,12 @@ const BUGS: [(Bug, Invariant); 19] = [
     (Bug::CommitUnchecked, Equal),
     (Bug::NoStallDeadline, Ends),
     (Bug::SealedTwice, Nonce),
+    (Bug::ReleasedTwice, Kept),
+    (Bug::SettledUnsentTaken, Named),
+    (Bug::FinishChanged, Named),
+    (Bug::CommitBelieved, Named),
+    (Bug::HalfCutUnnoticed, Ends),
+    (Bug::FirstLinkOnly, Tail),
 ];
 
 /// Each planted bug is found, and by the check that is there for it.

@@ -14,22 +14,28 @@
 //! 7. When Finish has come and every chunk is delivered, written and synced: Commit on every link.
 
 use blast::flow::planted::{self, Bug};
-use blast::flow::{RecvFlow, Verdict};
+use blast::flow::{RecvFlow, Verdict, Violation};
 use blast::ids::Seq;
 use blast::limits::CORRUPT_IN_A_ROW_MAX;
 use blast::options::Window;
 
 use super::check::{Checked, Invariant, Mark, ensure};
 use super::disk::Disk;
-use super::net::{Backward, Copied, End, Event, Net, Side};
+use super::kept::{Keeper, Kept};
+use super::net::{Backward, Copied, End, Event, Forward, Net, Side};
 use super::scenario::{Micros, Scenario};
-use super::send_host::session_id;
+use super::send_host::{digest, session_id};
 
 pub struct RecvHost {
     pub session: u32,
     /// Which incarnation of the process; completions of an earlier one never come.
     pub process: u32,
-    pub flow: RecvFlow<u64>,
+    pub flow: RecvFlow<Kept>,
+    /// Counts what the flow keeps.
+    pub keeper: Keeper,
+    /// One above the highest number that came, and what Finish said.
+    came: u64,
+    pub ends: Option<u64>,
     pub disk: Disk,
     /// What was delivered, in order.
     pub applied: Vec<u64>,
@@ -51,7 +57,7 @@ pub struct RecvHost {
 }
 
 /// What came of a message from the sender.
-pub type Handled = Checked<Result<(), String>>;
+pub type Handled = Checked<Result<(), Violation>>;
 
 impl RecvHost {
     pub fn new(session: u32, process: u32, scenario: &Scenario) -> RecvHost {
@@ -59,6 +65,9 @@ impl RecvHost {
             session,
             process,
             flow: RecvFlow::new(session_id(session), Window { start: scenario.window_start, max: scenario.window }),
+            keeper: Keeper::default(),
+            came: 0,
+            ends: None,
             disk: Disk::default(),
             applied: Vec::with_capacity(scenario.chunks as usize),
             written: 0,
@@ -77,7 +86,7 @@ impl RecvHost {
     pub fn handle_join(&mut self, net: &mut Net, conn: usize) -> Handled {
         let link = net.conns[conn].id;
         if let Err(violation) = self.flow.link_up(link) {
-            return Ok(Err(violation.to_string()));
+            return Ok(Err(violation));
         }
         net.conns[conn].recv_end = End::Up;
         self.most_links = self.most_links.max(net.up(Side::Recv).count() as u64);
@@ -89,7 +98,7 @@ impl RecvHost {
         }
         if self.committed {
             net.marks.hit(Mark::CommitRepeated);
-            net.send_backward(conn, Backward::Commit);
+            net.send_backward(conn, Backward::Commit { digest: digest(self.applied.iter()) });
         }
         Ok(Ok(()))
     }
@@ -100,13 +109,27 @@ impl RecvHost {
         self.tell_somehow(net, scenario);
     }
 
+    /// Whether no sender may send this: what a receiver must not take, told without the flow.
+    pub fn breaks(&self, message: &Forward) -> bool {
+        match *message {
+            Forward::Chunk { seq, .. } => seq >= self.flow.credit_limit() || self.ends.is_some_and(|ends| seq >= ends),
+            Forward::Finish { chunks } => chunks < self.came || self.ends.is_some_and(|ends| chunks != ends),
+        }
+    }
+
+    /// Buffers in use.
+    pub fn buffers(&self) -> u64 {
+        self.buffers
+    }
+
     /// The header of a chunk frame.
     pub fn handle_chunk(&mut self, net: &mut Net, scenario: &Scenario, conn: usize, mut copy: Copied) -> Handled {
         let link = net.conns[conn].id;
         let arrival = match self.flow.begin(link, Seq(copy.seq)) {
             Ok(arrival) => arrival,
-            Err(violation) => return Ok(Err(violation.to_string())),
+            Err(violation) => return Ok(Err(violation)),
         };
+        self.came = self.came.max(copy.seq + 1);
         let limit = self.written + u64::from(scenario.window);
         ensure(copy.seq < limit, Invariant::Memory, || {
             format!("chunk {} was admitted, {limit} has no buffer", copy.seq)
@@ -176,7 +199,7 @@ impl RecvHost {
             net.marks.hit(Mark::StaleVerified);
             let before = format!("{:?}", self.flow);
             match intact {
-                true => drop(self.flow.verified(id, link, index, Seq(seq), content)),
+                true => drop(self.flow.verified(id, link, index, Seq(seq), self.keeper.keep(content))),
                 false => drop(self.flow.dropped(id, link, index)),
             }
             let after = format!("{:?}", self.flow);
@@ -196,7 +219,7 @@ impl RecvHost {
         }
         // What a failed verification leaves is anything but the content.
         let content = if intact { content } else { !content };
-        match self.flow.verified(id, link, index, Seq(seq), content) {
+        match self.flow.verified(id, link, index, Seq(seq), self.keeper.keep(content)) {
             Verdict::Held if !alive => net.marks.hit(Mark::VerifiedAfterDeath),
             Verdict::Held => {}
             Verdict::Duplicate(_) | Verdict::Stale(_) => {
@@ -210,7 +233,7 @@ impl RecvHost {
     }
 
     fn deliver(&mut self, net: &mut Net, scenario: &Scenario) -> Checked {
-        while let Some((Seq(seq), content)) = self.flow.poll_deliver() {
+        while let Some((Seq(seq), Kept { content, .. })) = self.flow.poll_deliver() {
             net.note(seq ^ content);
             let expected = self.applied.len() as u64;
             ensure(seq == expected, Invariant::Applied, || format!("chunk {seq} was delivered instead of {expected}"))?;
@@ -303,8 +326,9 @@ impl RecvHost {
 
     pub fn handle_finish(&mut self, net: &mut Net, scenario: &Scenario, chunks: u64) -> Handled {
         if let Err(violation) = self.flow.finish(chunks) {
-            return Ok(Err(violation.to_string()));
+            return Ok(Err(violation));
         }
+        self.ends = Some(chunks);
         if planted::is(Bug::CommitUnchecked) {
             self.commit(net);
         }
@@ -318,7 +342,7 @@ impl RecvHost {
     fn commit(&mut self, net: &mut Net) {
         self.committed = true;
         for conn in net.up(Side::Recv).collect::<Vec<_>>() {
-            net.send_backward(conn, Backward::Commit);
+            net.send_backward(conn, Backward::Commit { digest: digest(self.applied.iter()) });
         }
     }
 

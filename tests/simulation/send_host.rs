@@ -8,14 +8,16 @@
 //! 4. A link that dies is taken out of the flow at once and dialled again.
 //! 5. When every chunk is planned the flow is told how many there are; when every chunk is sealed, Finish goes out on
 //!    every link, and on every link that joins later.
-//! 6. Only Commit is success.
+//! 6. Only Commit is success, and only one that comes after Finish and knows the digest of what was sealed.
 
 use blast::flow::planted::{self, Bug};
-use blast::flow::{Poll, SendFlow, Take, Why};
+use blast::flow::{Poll, SendFlow, Take, Violation, Why};
 use blast::ids::{Seq, SessionId};
+use blast::limits::WINDOW_MAX;
 use blast::wire::Ack;
 
 use super::check::{Checked, Failure, Invariant, Mark, ensure};
+use super::kept::{Keeper, Kept};
 use super::net::{Event, Forward, Net, Side};
 use super::rng::mix;
 use super::scenario::Scenario;
@@ -24,7 +26,11 @@ pub struct SendHost {
     pub session: u32,
     /// Which incarnation of the process; completions of an earlier one never come.
     pub process: u32,
-    pub flow: SendFlow<u64>,
+    pub flow: SendFlow<Kept>,
+    /// Counts what the flow keeps.
+    pub keeper: Keeper,
+    /// What went on the wire at least once.
+    sent: Vec<bool>,
     /// Chunks below it are planned.
     planned: u64,
     sealed: u64,
@@ -54,6 +60,8 @@ impl SendHost {
             session,
             process,
             flow: SendFlow::new(session_id(session), scenario.schedule),
+            keeper: Keeper::default(),
+            sent: vec![false; scenario.chunks as usize],
             planned: 0,
             sealed: 0,
             freed: 0,
@@ -71,7 +79,7 @@ impl SendHost {
             self.flow.ended(0);
             net.marks.hit(Mark::Empty);
         }
-        while self.planned < scenario.chunks && self.planned - self.freed < scenario.send_pool {
+        while self.planned < scenario.chunks.min(self.freed + scenario.send_pool) {
             let delay = net.some(scenario.seal);
             net.after(delay, Event::Sealed { process: self.process, session: self.session, seq: self.planned });
             self.planned += 1;
@@ -86,14 +94,14 @@ impl SendHost {
         if session != self.session {
             net.marks.hit(Mark::StaleSealed);
             let before = format!("{:?}", self.flow);
-            self.flow.sealed(session_id(session), Seq(seq), content);
+            self.flow.sealed(session_id(session), Seq(seq), self.keeper.keep(content));
             let after = format!("{:?}", self.flow);
             return ensure(before == after, Invariant::Stale, || format!("chunk {seq} sealed in session {session}"));
         }
         self.contents[seq as usize] = Some(content);
-        self.flow.sealed(session_id(session), Seq(seq), content);
+        self.flow.sealed(session_id(session), Seq(seq), self.keeper.keep(content));
         self.sealed += 1;
-        if self.sealed == self.contents.len() as u64 {
+        if self.all_sealed() {
             for conn in net.up(Side::Send).collect::<Vec<_>>() {
                 self.finish(net, conn);
             }
@@ -120,12 +128,50 @@ impl SendHost {
         self.pump(net)
     }
 
-    pub fn handle_ack(&mut self, net: &mut Net, scenario: &Scenario, ack: &Ack) -> Checked<Result<(), String>> {
+    /// Whether no receiver can mean this ack: what a sender must not believe, told without the flow.
+    pub fn breaks(&self, net: &Net, ack: &Ack) -> bool {
+        let unsent = |seq: u64| !self.sent.get(seq as usize).copied().unwrap_or(false);
+        let bit = |i: u64| ack.bitmap[i as usize / 64] >> (i % 64) & 1 == 1;
+        let carried = |link| net.up(Side::Send).find(|c| net.conns[*c].id == link).map(|c| net.conns[c].frames);
+        bit(0)
+            || ack.durable > ack.next
+            || ack.credit_limit.saturating_sub(ack.next) > WINDOW_MAX.into()
+            || ack.next > self.sent.len() as u64
+            || (0..ack.next).any(unsent)
+            || (0..WINDOW_MAX.into()).any(|i| bit(i) && unsent(ack.next.saturating_add(i)))
+            || ack.links.iter().any(|(link, settled)| carried(*link).is_some_and(|carried| *settled > carried))
+    }
+
+    /// Success, or what the receiver did wrong.
+    pub fn handle_commit(&mut self, digest: u64) -> Result<(), String> {
+        if !planted::is(Bug::CommitBelieved) {
+            if !self.all_sealed() {
+                return Err("it committed before the source had ended".into());
+            }
+            if self.digest() != digest {
+                return Err("it committed to something else".into());
+            }
+        }
+        self.committed = true;
+        Ok(())
+    }
+
+    /// Whether Finish has gone out.
+    pub fn all_sealed(&self) -> bool {
+        self.sealed == self.contents.len() as u64
+    }
+
+    /// Of what was sealed, once all is.
+    pub fn digest(&self) -> u64 {
+        digest(self.contents.iter().flatten())
+    }
+
+    pub fn handle_ack(&mut self, net: &mut Net, scenario: &Scenario, ack: &Ack) -> Checked<Result<(), Violation>> {
         if ack.next < self.flow.acked() {
             net.marks.hit(Mark::AckOvertaken);
         }
         match self.flow.handle_ack(ack, net.time()) {
-            Err(violation) => return Ok(Err(violation.to_string())),
+            Err(violation) => return Ok(Err(violation)),
             Ok(acked) => {
                 self.freed += acked.released;
                 self.credit = self.credit.max(ack.credit_limit);
@@ -164,6 +210,7 @@ impl SendHost {
         match self.flow.poll_send(link, net.time()) {
             Poll::Send(take) => {
                 self.flow.sent(link, take.seq, net.time());
+                self.sent[take.seq.0 as usize] = true;
                 let content = self.check_take(net, &take)?;
                 net.send_forward(conn, Forward::Chunk { seq: take.seq.0, content, intact: true });
                 return Ok(true);
@@ -182,8 +229,8 @@ impl SendHost {
     }
 
     /// What goes on the wire is within the credit, and what was sealed under this number.
-    fn check_take(&self, net: &mut Net, take: &Take<u64>) -> Checked<u64> {
-        let Take { seq, payload, why } = *take;
+    fn check_take(&self, net: &mut Net, take: &Take<Kept>) -> Checked<u64> {
+        let Take { seq, why, payload: Kept { content: payload, .. } } = *take;
         ensure(seq.0 < self.credit, Invariant::Credit, || {
             format!("chunk {seq} was sent, the limit is {}", self.credit)
         })?;
@@ -203,7 +250,7 @@ impl SendHost {
 
     fn finish(&self, net: &mut Net, conn: usize) {
         let chunks = self.contents.len() as u64;
-        if self.sealed == chunks {
+        if self.all_sealed() {
             net.send_forward(conn, Forward::Finish { chunks });
         }
     }
@@ -214,7 +261,12 @@ impl SendHost {
     }
 }
 
+/// Of a whole stream.
+pub fn digest<'a>(contents: impl Iterator<Item = &'a u64>) -> u64 {
+    contents.fold(0, |digest, content| mix(digest ^ content))
+}
+
 /// The failure of an honest peer that was accused.
-pub fn accused(violation: String) -> Box<Failure> {
-    Box::new(Failure { invariant: Invariant::Honest, detail: violation })
+pub fn accused(violation: impl ToString) -> Box<Failure> {
+    Box::new(Failure { invariant: Invariant::Honest, detail: violation.to_string() })
 }

@@ -1,11 +1,12 @@
 //! One run: two hosts, their cables, the plan of faults, and the checks.
 
+use super::bound;
 use super::check::{Checked, Failure, Invariant, Mark, Marks, ensure};
 use super::hostile;
 use super::net::{Backward, Copied, End, Event, Forward, Net, Side};
 use super::recv_host::RecvHost;
 use super::rng::Rng;
-use super::scenario::{Fault, Kind, Micros, SECOND, Scenario};
+use super::scenario::{Fault, Kind, Micros, SECOND, Scenario, Ways};
 use super::send_host::{SendHost, accused};
 use blast::flow::planted::{self, Bug};
 use blast::options::Schedule;
@@ -23,7 +24,7 @@ pub struct World {
     compared: usize,
     calm: bool,
     /// When it must have ended, once that can be said.
-    deadline: Option<(Micros, Invariant)>,
+    deadline: Option<Micros>,
     /// A hostile peer was caught, or has no more ideas.
     pub over: bool,
     pub mischief: u32,
@@ -89,11 +90,10 @@ impl World {
         }
         match self.scenario.kind {
             Kind::Faults => self.net.after(self.scenario.calm_at, Event::Calm),
-            Kind::QuietStall => {
-                // The other links carry it all, and do not wait for what the silent one holds until it is found dead.
-                let stalled_at = self.scenario.faults[0].0;
-                let work = (0..self.scenario.cables.len()).map(|c| self.scenario.work(c)).max().unwrap_or(0);
-                self.deadline = Some((stalled_at + work + 4 * SECOND, Invariant::Tail));
+            // A tail that is too long ends some time; what never ends is another fault.
+            Kind::Lasting => {
+                let tail = bound::lasting(&self.scenario);
+                self.deadline = Some(tail + bound::aftermath(&self.scenario) + bound::session(&self.scenario));
             }
             Kind::HostileSend | Kind::HostileRecv => self.net.after(1000, Event::Mischief),
         }
@@ -116,12 +116,27 @@ impl World {
             self.events += 1;
             let (now, deadline) = (self.net.now, self.deadline);
             ensure(self.events < EVENTS_MAX, Invariant::Ends, || format!("{EVENTS_MAX} events"))?;
-            if let Some((time, invariant)) = deadline {
-                ensure(now <= time, invariant, || format!("not done after {time} us of virtual time"))?;
+            if let Some(time) = deadline {
+                ensure(now <= time, Invariant::Ends, || format!("not done after {time} us of virtual time"))?;
             }
             self.handle(event)?;
+            self.check_memory()?;
         }
-        Ok(())
+        let (now, tail) = (self.net.now, bound::lasting(&self.scenario));
+        ensure(self.scenario.kind != Kind::Lasting || now <= tail, Invariant::Tail, || {
+            format!("done after {now} us, {tail} are enough")
+        })
+    }
+
+    /// What the flows keep is within the sender's pool and the receiver's window, and has buffers.
+    fn check_memory(&self) -> Checked {
+        let World { send, recv, scenario, .. } = self;
+        let kept = send.keeper.count();
+        ensure(kept <= scenario.send_pool, Invariant::Kept, || {
+            format!("the sender keeps {kept} chunks, its pool is {}", scenario.send_pool)
+        })?;
+        let (kept, most) = (recv.keeper.count(), recv.buffers().min(scenario.window.into()));
+        ensure(kept <= most, Invariant::Memory, || format!("the receiver keeps {kept} chunks, {most} have buffers"))
     }
 
     fn handle(&mut self, event: Event) -> Checked {
@@ -153,7 +168,7 @@ impl World {
             }
             Event::Join { conn } => {
                 let c = &net.conns[conn];
-                if c.stalled && !c.broken {
+                if c.stalled.any() && !c.broken {
                     // TCP tries again.
                     net.after(SECOND, event);
                 } else if !c.broken {
@@ -183,9 +198,17 @@ impl World {
             Event::Dial { cable, epoch } => net.dial(cable, epoch),
             Event::Down { conn, side } => self.handle_down(conn, side)?,
             Event::Silence { conn, epoch } => {
-                if net.is_silent(conn, epoch) && !planted::is(Bug::NoStallDeadline) {
+                // Whoever hears nothing ends it, and the other side hears of that.
+                let (stalled, delay) = (net.conns[conn].stalled, net.cables[net.conns[conn].cable].spec.delay);
+                let unnoticed =
+                    planted::is(Bug::NoStallDeadline) || planted::is(Bug::HalfCutUnnoticed) && stalled != Ways::BOTH;
+                if net.is_silent(conn, epoch) && !unnoticed {
                     net.marks.hit(Mark::Silent);
-                    self.cut(conn, 0, 0);
+                    let told = |hears: bool| if hears { delay } else { 0 };
+                    if stalled != Ways::BOTH {
+                        net.marks.hit(Mark::HalfCut);
+                    }
+                    self.cut(conn, told(!stalled.backward), told(!stalled.forward));
                 }
             }
             Event::Heal { cable, epoch } => self.heal(cable, epoch),
@@ -212,16 +235,18 @@ impl World {
 
     pub fn handle_forward(&mut self, conn: usize, message: Forward) -> Checked {
         let World { net, recv, scenario, .. } = self;
+        let breaks = recv.breaks(&message);
         let handled = match message {
             Forward::Chunk { seq, content, intact } => {
                 recv.handle_chunk(net, scenario, conn, Copied { index: 0, seq, content, intact })?
             }
             Forward::Finish { chunks } => recv.handle_finish(net, scenario, chunks)?,
         };
+        ensure(handled.is_err() == breaks, Invariant::Named, || format!("{message:?} was answered with {handled:?}"))?;
         match handled {
             Ok(()) => {}
-            Err(_) if scenario.kind == Kind::HostileSend => {
-                net.marks.hit(Mark::HostileSendCaught);
+            Err(violation) if scenario.kind == Kind::HostileSend => {
+                net.marks.hit(hostile::named(&violation));
                 self.over = true;
             }
             Err(violation) => return Err(accused(violation)),
@@ -242,10 +267,10 @@ impl World {
                     send.handle_ack(net, scenario, &ack)?.map_err(accused)?;
                 }
             }
-            Backward::Commit => {
-                send.committed = true;
-                let honest = scenario.kind != Kind::HostileSend;
-                ensure(!honest || recv.committed, Invariant::Equal, || "nobody committed".into())?;
+            Backward::Commit { .. } if scenario.kind == Kind::HostileSend => self.over = true,
+            Backward::Commit { digest } => {
+                send.handle_commit(digest).map_err(accused)?;
+                ensure(recv.committed, Invariant::Equal, || "nobody committed".into())?;
             }
         }
         Ok(())
@@ -293,10 +318,10 @@ impl World {
 
     fn heal(&mut self, cable: usize, epoch: u32) {
         let net = &mut self.net;
-        if net.cables[cable].stall_epoch != epoch || !net.cables[cable].stalled {
+        if net.cables[cable].stall_epoch != epoch || !net.cables[cable].stalled.any() {
             return;
         }
-        net.cables[cable].stalled = false;
+        net.cables[cable].stalled = Ways::NONE;
         for conn in 0..net.conns.len() {
             if net.conns[conn].cable == cable {
                 net.heal(conn);
@@ -318,24 +343,27 @@ impl World {
                     self.cut(conn, sender_told, receiver_told);
                 }
             }
-            Fault::Stall { cable, heal } => {
+            Fault::Stall { cable, ways, heal } => {
                 let c = &mut net.cables[cable];
-                c.stalled = true;
+                c.stalled = c.stalled.and(ways);
                 c.stall_epoch += 1;
                 let epoch = c.stall_epoch;
                 if let Some(conn) = c.conn {
-                    net.stall(conn);
+                    net.stall(conn, ways);
                 }
                 if let Some(heal) = heal {
                     net.after(heal, Event::Heal { cable, epoch });
                 }
             }
-            Fault::StallConnection { cable } => {
+            Fault::StallConnection { cable, ways } => {
                 if let Some(conn) = net.cables[cable].conn {
-                    net.stall(conn);
+                    net.stall(conn, ways);
                 }
             }
-            Fault::Slow { cable, lasts } => net.cables[cable].slow_until = now + lasts,
+            Fault::Slow { cable, factor, lasts } => {
+                let c = &mut net.cables[cable];
+                (c.slow_until, c.slow_factor) = (lasts.map_or(Micros::MAX, |lasts| now + lasts), factor);
+            }
             Fault::Corrupt { cable, lasts } => net.cables[cable].corrupt_until = now + lasts,
             Fault::Refuse { cable, lasts } => net.cables[cable].refuse_until = now + lasts,
             Fault::SinkStops { lasts } => self.recv.sink_stopped = now + lasts,
@@ -386,22 +414,26 @@ impl World {
         Ok(())
     }
 
-    /// Faults stop. Cables that fell silent for ever stay so; all others work from now on.
+    /// Faults stop. Cables that fell silent or slowed down for ever stay so; all others work from now on.
     fn calm(&mut self) {
         self.calm = true;
         let now = self.net.now;
         for cable in 0..self.net.cables.len() {
-            let forever = |f: &(Micros, Fault)| matches!(f.1, Fault::Stall { cable: c, heal: None } if c == cable);
-            if !self.scenario.faults.iter().any(forever) {
+            if !self.scenario.falls_silent(cable) {
                 self.heal(cable, self.net.cables[cable].stall_epoch);
             }
+            let slow = self.scenario.slows_down(cable) > 1;
             let c = &mut self.net.cables[cable];
-            (c.slow_until, c.corrupt_until, c.refuse_until) = (now, now, now);
+            (c.corrupt_until, c.refuse_until) = (now, now);
+            if !slow {
+                c.slow_until = now;
+            }
         }
-        // Found silent, dialled again, and all the work once more on the slowest link; the sink may stop for a while,
-        // and one sync may fail yet.
-        let work = (0..self.scenario.cables.len()).map(|c| self.scenario.work(c)).max().unwrap_or(0);
-        self.deadline = Some((now + 30 * SECOND + 3 * work, Invariant::Ends));
+        let sink = self.recv.sink_stopped.saturating_sub(now);
+        // A sync that is to fail yet costs a session.
+        let sessions = 1 + u64::from(self.recv.disk.will_fail());
+        let bound = bound::aftermath(&self.scenario) + sink + sessions * bound::session(&self.scenario);
+        self.deadline = Some(now + bound);
     }
 
     /// What was delivered is what was sealed, in order.
