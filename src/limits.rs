@@ -141,7 +141,7 @@ pub const DRAIN: Duration = Duration::from_secs(2);
 pub const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// How often the sender compares what links carried with what their interfaces sent.
-pub const PROVE_EVERY: Duration = Duration::from_secs(1);
+pub const PROVE_EVERY: Duration = Duration::from_secs(3);
 
 /// Links come up to speed for this long before they are measured.
 pub const MEASURE_WARM_UP: Duration = Duration::from_millis(500);

@@ -85,7 +85,7 @@ impl fmt::Display for NoLink {
 /// # Errors
 /// As [`interfaces::list`].
 pub fn locals() -> io::Result<Vec<Local>> {
-    Ok(addresses(&interfaces::list()?))
+    Ok(addresses(&interfaces::list_without_speed()?))
 }
 
 /// The addresses of these interfaces.
