@@ -11,4 +11,5 @@ mod outages;
 mod pairing;
 mod rates;
 mod returns;
+mod sockets;
 mod survey;
