@@ -1,4 +1,4 @@
-//! Arguments: as typed (clap's structs), then as meant ([`SendOptions`], [`RecvOptions`]). Nothing is opened or
+//! Arguments: from what was typed to what is meant ([`SendOptions`], [`RecvOptions`], …). Nothing is opened or
 //! resolved here; the one question put to the world, whether a path exists, is asked through a closure. Arguments are
 //! bytes: a path is never made text, and only the last operand of `send` is ever read as an address.
 
@@ -6,22 +6,18 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
+use clap::Parser;
 use clap::error::ErrorKind;
-use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::misuse::Misuse;
 use super::target::target;
-use super::values::{
-    BwlimitTyped, Streams, bind, bwlimit, code, compress, congestion, dscp, duration, link, size, streams, window,
-};
+use super::typed::{Command, CommonTyped, LinksTyped, RecvTyped, ScheduleTyped, SendTyped, Typed, VerifyTyped};
+use super::values::BwlimitTyped;
 use crate::error::{Error, escape};
-use crate::ids::InstanceCode;
 use crate::limits;
 use crate::options::{
-    Bind, Compress, Destination, Find, LinkSpec, LinksOptions, RecvOptions, Schedule, SendOptions, SocketOptions,
-    Sources, VerifyOptions,
+    Destination, Find, LinksOptions, RecvOptions, Schedule, SendOptions, SocketOptions, Sources, VerifyOptions,
 };
 use crate::report::Found;
 
@@ -57,215 +53,6 @@ pub enum Request {
     Verify(VerifyOptions, Verbosity),
     /// Print this text and be done (`--help`, `--version`).
     Print(String),
-}
-
-const AFTER_HELP: &str = "\
-On one machine 'blast recv /restore', on the other 'blast send /data HOST'. A tree
-sent to a directory is unpacked there, to a file or to - it is a tar archive; a
-single file or standard input arrives as its bytes.
-
-Exit codes, the same on both sides:
-  0  whole: all of it synced and verified     4  network lost or never reached
-  1  some of it left out or changed, named    5  destination failed (full, I/O)
-  2  usage                                    6  verification failed
-  3  refused                                  7  interrupted      (70  a bug)
-
-This version neither encrypts nor authenticates: use it on networks you trust.";
-
-const SEND_HELP: &str = "\
-{about}
-
-{usage-heading} {usage}
-
-Arguments:
-  SRC...       What to send: directories, files, or - alone for standard input
-  HOST[:PORT]  The machine where 'blast recv' runs, and its port if not 7411;
-               an IPv6 address with a port needs brackets: [fd00::1]:7000;
-               or auto, to find the receiver on the directly attached networks
-
-Options:
-{options}
-";
-
-const RECV_HELP: &str = "\
-{about}
-
-{usage-heading} {usage}
-
-Arguments:
-  DEST  Where it goes: a directory, empty or not there yet (a final slash asks
-        for one), a file not there yet, or - for standard output
-
-Options:
-{options}
-";
-
-const LINKS_HELP: &str = "\
-{about}
-
-{usage-heading} {usage}
-
-Arguments:
-  HOST[:PORT]  The machine where 'blast recv' waits, to measure the links to it;
-               it receives nothing and goes on waiting
-
-Options:
-{options}
-";
-
-const VERIFY_HELP: &str = "\
-{about}
-
-{usage-heading} {usage}
-
-Arguments:
-  DIR  The directory that the manifest's paths are in
-
-Options:
-{options}
-";
-
-/// Move a tree or a stream between two machines over every cable they share, verified.
-#[derive(Parser)]
-#[command(name = "blast", version, disable_help_subcommand = true, after_help = AFTER_HELP)]
-struct Typed {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Subcommand)]
-enum Command {
-    /// Send files, directories or standard input to a machine where 'blast recv' runs
-    #[command(override_usage = "blast send [OPTIONS] SRC... HOST[:PORT]", help_template = SEND_HELP)]
-    Send(SendTyped),
-    /// Receive what 'blast send' sends
-    #[command(override_usage = "blast recv [OPTIONS] DEST", help_template = RECV_HELP)]
-    Recv(RecvTyped),
-    /// Show which links there are and, with a waiting 'blast recv', measure them
-    #[command(override_usage = "blast links [OPTIONS] [HOST[:PORT]]", help_template = LINKS_HELP)]
-    Links(LinksTyped),
-    /// Read files again from the disk and compare them with a manifest, ours or b3sum's
-    #[command(override_usage = "blast verify [OPTIONS] DIR --manifest FILE", help_template = VERIFY_HELP)]
-    Verify(VerifyTyped),
-}
-
-#[derive(Args)]
-struct SendTyped {
-    #[arg(hide = true, num_args = 0..)]
-    operands: Vec<OsString>,
-    /// Use this interface, own address or address of the receiver, or leave an interface out; repeat for more (default:
-    /// find all shared networks)
-    #[arg(long = "link", value_name = "IFACE|ADDR|IFACE=ADDR|!IFACE", value_parser = link)]
-    links: Vec<LinkSpec>,
-    /// With auto: take only the receiver that shows this code, and do not ask
-    #[arg(long, value_name = "CODE", value_parser = code)]
-    code: Option<InstanceCode>,
-    /// Connections on each link, or as many as measuring finds to pay (default: auto)
-    #[arg(long, value_name = "auto|N", value_parser = streams)]
-    streams: Option<Streams>,
-    /// Compress what shrinks: while it makes the transfer faster, never, or always at a zstd level of -7 to 22 (default:
-    /// auto)
-    #[arg(long, value_name = "auto|off|LEVEL", allow_negative_numbers = true, value_parser = compress)]
-    compress: Option<Compress>,
-    /// How chunks are spread over links: each takes the next when it has room, or strict rotation
-    #[arg(
-        long,
-        value_name = "pull|rr",
-        default_value = "pull",
-        hide_possible_values = true,
-        hide_default_value = true
-    )]
-    schedule: ScheduleTyped,
-    /// Send no more than this a second in all, or with IFACE= on that link; repeat for more. 100 and 100K are KiB, 1.5M,
-    /// 1MB, 80mbit (default: 0, no limit)
-    #[arg(long = "bwlimit", value_name = "[IFACE=]RATE", value_parser = bwlimit)]
-    bwlimits: Vec<BwlimitTyped>,
-    #[command(flatten)]
-    common: CommonTyped,
-}
-
-#[derive(Args)]
-struct RecvTyped {
-    #[arg(hide = true, num_args = 0..)]
-    operands: Vec<OsString>,
-    /// Listen at this address, or on this interface, only (default: at all, IPv4 and IPv6)
-    #[arg(long, alias = "listen", value_name = "ADDR|IFACE[:PORT]", value_parser = bind)]
-    bind: Option<(Bind, Option<u16>)>,
-    /// Listen on this port; 0 takes a free one and prints it (default: 7411)
-    #[arg(long, short, value_name = "PORT")]
-    port: Option<u16>,
-    /// Do not answer 'blast send SRC... auto'; a sender must name this machine
-    #[arg(long)]
-    hidden: bool,
-    #[command(flatten)]
-    common: CommonTyped,
-}
-
-#[derive(Args)]
-struct LinksTyped {
-    #[arg(hide = true, num_args = 0..)]
-    operands: Vec<OsString>,
-    /// Look at these links only, or leave an interface out; as for send
-    #[arg(long = "link", value_name = "IFACE|ADDR|IFACE=ADDR|!IFACE", value_parser = link)]
-    links: Vec<LinkSpec>,
-    /// Say how long this much would take: bytes, or 500G, 8T
-    #[arg(long = "for", value_name = "SIZE", value_parser = size)]
-    size: Option<u64>,
-    /// Measure each link, and all together, for this long (default: 2s)
-    #[arg(long, value_name = "TIME", value_parser = duration)]
-    time: Option<Duration>,
-    /// Print one JSON object instead
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(Args)]
-struct VerifyTyped {
-    #[arg(hide = true, num_args = 0..)]
-    operands: Vec<OsString>,
-    /// What the files should be: written by --manifest of send or recv, or by b3sum
-    #[arg(long, value_name = "FILE")]
-    manifest: Option<PathBuf>,
-    /// Print what differs only
-    #[arg(long, short, conflicts_with = "verbose")]
-    quiet: bool,
-    /// Print files that the manifest does not name as well
-    #[arg(long, short)]
-    verbose: bool,
-}
-
-#[derive(Args)]
-struct CommonTyped {
-    /// Give up when every link has been silent for this long: seconds, or 90s, 10m, 2h (default: 10m)
-    #[arg(long, value_name = "TIME", value_parser = duration)]
-    timeout: Option<Duration>,
-    /// Memory for chunks on this side: bytes, or 64M, 1G (default: what it takes, 256M at most)
-    #[arg(long, value_name = "SIZE", value_parser = window)]
-    window: Option<u32>,
-    /// TCP congestion control on this side: bbr, cubic, reno or what else the kernel has (default: the system's)
-    #[arg(long, value_name = "NAME", value_parser = congestion)]
-    congestion: Option<String>,
-    /// Mark this side's packets: 0 to 63, or cs0 to cs7, af11 to af43, ef, le
-    #[arg(long, value_name = "VALUE", value_parser = dscp)]
-    dscp: Option<u8>,
-    /// Write the BLAKE3 of every file to FILE, as b3sum does (for b3sum --check)
-    #[arg(long, value_name = "FILE")]
-    manifest: Option<PathBuf>,
-    /// Print the report, or the error, as one JSON object instead
-    #[arg(long)]
-    json: bool,
-    /// Print errors only
-    #[arg(long, short, conflicts_with = "verbose")]
-    quiet: bool,
-    /// Print every link and every note as well
-    #[arg(long, short)]
-    verbose: bool,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum ScheduleTyped {
-    Pull,
-    Rr,
 }
 
 impl Verbosity {
@@ -470,7 +257,7 @@ fn from_clap(e: &clap::Error) -> Result<Request, Misuse> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::Bwlimit;
+    use crate::options::{Bind, Bwlimit, Compress, LinkSpec};
     use std::num::NonZeroU64;
     use std::os::unix::ffi::OsStringExt;
 

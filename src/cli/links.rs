@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use super::json;
-use super::render::{bytes, count, rate, span};
+use super::numbers::{bytes, count, rate, span};
 use crate::error::escape;
 use crate::send::measure::{Carries, Interface, Kind, Measured, Survey, Use};
 

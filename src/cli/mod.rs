@@ -12,9 +12,11 @@ mod json;
 mod limited;
 mod links;
 mod misuse;
+mod numbers;
 mod progress;
 mod render;
 mod target;
+mod typed;
 mod values;
 
 use std::collections::BTreeMap;
@@ -130,7 +132,7 @@ fn look_at_links(options: &LinksOptions, size: Option<u64>, form: Form) -> ExitC
     let screen = Screen::new(Verbosity::Normal);
     let tell = |what: &str| {
         if form == Form::Text {
-            screen.say(&format!("measuring {} for {}", escape(what.as_bytes()), render::span(options.time)));
+            screen.say(&format!("measuring {} for {}", escape(what.as_bytes()), numbers::span(options.time)));
         }
     };
     match crate::send::measure::run(options, &tell) {

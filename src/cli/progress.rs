@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::args::Verbosity;
-use super::render::{self, bytes, entries, printable, rate, span};
+use super::numbers::{bytes, count, entries, rate, span};
+use super::render::printable;
 use crate::error::escape;
 use crate::stats::{Phase, Stats};
 
@@ -176,7 +177,7 @@ impl Meter {
         match (last.entries_done, last.found) {
             (0, _) => {}
             (n, Some((_, true))) if last.entries_found >= n => {
-                said += &format!(", {} of {}", render::count(n), entries(last.entries_found));
+                said += &format!(", {} of {}", count(n), entries(last.entries_found));
             }
             (n, _) => said += &format!(", {}", entries(n)),
         }
@@ -204,7 +205,7 @@ impl Meter {
             let mut said = format!("{:<width$}  ", link.name);
             said += &if link.up { format!("{:>9}  {share:>4.1} %", rate(speed)) } else { "down".to_owned() };
             if link.corrupt > 0 {
-                said += &format!("  {} corrupt", render::count(link.corrupt));
+                said += &format!("  {} corrupt", count(link.corrupt));
             }
             if link.outages > 0 {
                 said += &format!(
