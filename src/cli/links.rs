@@ -183,7 +183,10 @@ fn mtu_shown(mtu: u32) -> String {
 }
 
 fn trip(rtt: Duration) -> String {
-    format!("{:.2} ms", rtt.as_secs_f64() * 1e3)
+    match rtt.as_micros() {
+        us @ 0..100 => format!("{us} us"),
+        us => format!("{:.2} ms", us as f64 / 1e3),
+    }
 }
 
 fn addresses(interface: Option<&Interface>) -> String {
