@@ -41,6 +41,29 @@ fn both_ends_exit_by_themselves_whatever_the_receivers_input_is() {
     }
 }
 
+/// One at a time they would take a turn of the disk each.
+#[test]
+fn small_files_are_made_durable_together() {
+    let dir = scratch();
+    let (source, trace) = (dir.path().join("s"), dir.path().join("trace"));
+    (0..500).for_each(|i| write(source.join(format!("d{}/{i}", i / 50)), vec![7; i]));
+    let mut strace = Command::new("strace");
+    strace
+        .args(["-f", "--seccomp-bpf", "-e", "trace=fsync,fdatasync,syncfs,sync_file_range,sync,msync", "-o"])
+        .arg(&trace);
+    if !Command::new("strace").args(["-f", "-o", "/dev/null", "true"]).status().is_ok_and(|s| s.success()) {
+        eprintln!("SKIPPED: how often files are synced: this needs strace, and leave to use it");
+        return;
+    }
+    let receiver = Run::of("recv", strace, &[BLAST, "recv", "--port", "0"]).last(dir.path().join("d")).start();
+    send(&source, receiver.port()).outcome().expect(0);
+    receiver.wait().expect(0);
+    assert_same(dir.path().join("d"), &source);
+    let calls = fs::read_to_string(trace).unwrap();
+    let syncs = calls.lines().filter(|l| l.contains("sync") && !l.contains("resumed")).count();
+    assert!((1..=4).contains(&syncs), "{calls}");
+}
+
 #[test]
 fn less_than_a_chunk_arrives_without_anybody_pressing_a_key() {
     let dir = scratch();
