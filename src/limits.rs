@@ -149,6 +149,9 @@ pub const MEASURE_WARM_UP: Duration = Duration::from_millis(500);
 /// How long links are measured, each alone and all together.
 pub const MEASURE_TIME: Duration = Duration::from_secs(2);
 
+/// How long a link may share an interface that is not its own with that one's link.
+pub const MISPLACED: Duration = Duration::from_secs(1);
+
 /// One change of an interface comes in several messages; after the first, look again no sooner than this.
 pub const SETTLE: Duration = Duration::from_millis(20);
 

@@ -113,6 +113,44 @@ impl Lab {
         run("ip", &[&ends[..], &["peer", "name", &name, "address", mac_b.trim(), "netns", &b]].concat());
     }
 
+    /// Lead all cables of both hosts to one switch instead of to each other: so many from each, of that rate.
+    pub fn switched(ports: u32, rate: &str) -> Option<Lab> {
+        let lab = Lab::up(&["max"])?;
+        lab.on(Host::A, "ip link del l1");
+        // the lab takes the namespace between its hosts away with them
+        let between = format!("{}-wire", lab.name);
+        run("ip", &["netns", "add", &between]);
+        let on_switch = |command: &str| {
+            let mut args = vec!["-n", &between];
+            args.extend(command.split_whitespace());
+            run("ip", &args);
+        };
+        on_switch("link add br0 type bridge");
+        on_switch("link set br0 up");
+        let shape = |namespace: &str, device: &str| {
+            let shaped =
+                ["qdisc", "add", "dev", device, "root", "tbf", "rate", rate, "burst", "80000", "limit", "400000"];
+            run("tc", &[&["-n", namespace], &shaped[..]].concat());
+        };
+        for host in [Host::A, Host::B] {
+            let own = lab.namespace(host);
+            for link in 1..=ports {
+                let (device, port) = (format!("l{link}"), format!("{host:?}{link}").to_lowercase());
+                run(
+                    "ip",
+                    &["link", "add", &device, "netns", &own, "type", "veth", "peer", "name", &port, "netns", &between],
+                );
+                on_switch(&format!("link set {port} master br0"));
+                on_switch(&format!("link set {port} up"));
+                lab.on(host, &format!("ip link set {device} up"));
+                shape(&own, &device);
+                shape(&between, &port);
+            }
+        }
+        lab.links.set(ports);
+        Some(lab)
+    }
+
     /// Run a command on a host; its standard output.
     pub fn on(&self, host: Host, command: &str) -> String {
         let namespace = self.namespace(host);

@@ -168,6 +168,7 @@ pub fn survey(
             .map(|r| Address { addr: SocketAddr::new(canonical(r.addr.ip()), r.addr.port()), ..r.clone() })
             .collect(),
         taken: HashMap::new(),
+        tried_first: Vec::new(),
         cables: Vec::new(),
     };
     for k in kept {
@@ -201,6 +202,8 @@ struct Pairing<'a> {
     remotes: Vec<Address>,
     /// How much of the receiver's interfaces is taken, Mbit/s; all of it if that is not known.
     taken: HashMap<String, u32>,
+    /// The receiver's interfaces that may be joined, each as often as it was the first to be tried.
+    tried_first: Vec<String>,
     /// Our cables that are joined, by index, and by whom.
     cables: Vec<(u32, String)>,
 }
@@ -217,7 +220,10 @@ impl Pairing<'_> {
                 && !is_link_local(l.ip)
                 && is_on_several(self.locals, l)
         });
-        if !is_guess {
+        if is_guess {
+            let theirs = self.remotes.iter().filter(|r| r.addr.ip() == remote).map(|r| r.interface.clone());
+            self.tried_first.extend(theirs);
+        } else {
             let theirs = self.remotes.iter().find(|r| r.addr.ip() == remote).map(|r| r.interface.clone());
             theirs.into_iter().for_each(|theirs| self.take(theirs, interface));
         }
@@ -281,10 +287,11 @@ impl Pairing<'_> {
     /// Whoever answers at the other end of the cable: neighbour discovery stays on its wire. Where one side has no IPv6,
     /// the addresses of a network that is on several interfaces, although ARP answers for every one of them.
     fn by_cable(&mut self, interface: &Interface) -> Option<Candidate> {
-        let mut routes = Vec::new();
+        let mut routes: Vec<(&str, Route)> = Vec::new();
         for own in [is_link_local as fn(IpAddr) -> bool, |ip| !is_link_local(ip)] {
             for local in self.own(interface).filter(|l| own(l.ip)) {
-                routes.extend(self.remotes_in(local, interface).map(|r| route(local, r.addr)));
+                let remotes = self.remotes_in(local, interface);
+                routes.extend(remotes.map(|r| (r.interface.as_str(), route(local, r.addr))));
             }
             if !routes.is_empty() {
                 break;
@@ -294,8 +301,10 @@ impl Pairing<'_> {
             return None;
         }
         // behind a switch everybody answers: each of our interfaces begins with another one of theirs
-        let turn = self.cables.len() % routes.len();
-        routes.rotate_left(turn);
+        routes.sort_by_key(|(theirs, _)| self.tried_first.iter().filter(|first| *first == theirs).count());
+        let first = routes[0].0.to_owned();
+        let routes = routes.into_iter().map(|(_, route)| route).collect();
+        self.tried_first.push(first);
         self.join(interface);
         Some(Candidate { name: interface.name.clone(), routes })
     }
@@ -327,6 +336,15 @@ fn candidate(local: &Local, remotes: impl IntoIterator<Item = SocketAddr>) -> Ca
         name: local.interface.clone(),
         routes: remotes.into_iter().map(|remote| route(local, remote)).collect(),
     }
+}
+
+/// Whether `local` is in a network that is on several of our interfaces, so that neither the routes nor ARP keep to one
+/// cable, and IPv6 tells the cables apart.
+pub fn is_better_found_anew(interfaces: &[Interface], local: IpAddr, candidates: &[Candidate]) -> bool {
+    let locals = addresses(interfaces);
+    let Some(own) = interface_of(&locals, local) else { return false };
+    let by_cable = |c: &Candidate| c.name == own.interface && is_link_local(c.routes[0].remote.ip());
+    !is_link_local(own.ip) && is_on_several(&locals, own) && candidates.iter().any(by_cable)
 }
 
 /// Whether that network is on another interface too.
@@ -448,6 +466,8 @@ mod tests {
         let found = pair(&interfaces, &remotes, &kept("e1", "10.0.0.12"), &[]);
         let tried: HashSet<String> = found[0].routes.iter().map(|r| r.remote.ip().to_string()).collect();
         assert_eq!((found.len(), found[0].name.as_str()), (1, "e2"));
+        let first = found[0].routes[0].remote.ip().to_string();
+        assert_eq!(first, "fe80::a", "the other one, should a switch be between them");
         assert_eq!(tried, HashSet::from(["fe80::a".to_string(), "fe80::b".to_string()]));
     }
 

@@ -136,14 +136,35 @@ impl RecvSession {
     }
 }
 
+/// Tells a connection to end.
+#[derive(Default, Debug)]
+pub struct Go {
+    notify: Notify,
+    why: Mutex<Option<Ended>>,
+}
+
+impl Go {
+    /// End, for this reason.
+    pub fn tell(&self, why: Ended) {
+        *self.why.lock().expect("no thread panics while it holds this lock") = Some(why);
+        self.notify.notify_one();
+    }
+
+    async fn told(&self) -> Ended {
+        self.notify.notified().await;
+        let why = self.why.lock().expect("no thread panics while it holds this lock").take();
+        why.unwrap_or_else(|| Ended::lost("told to end"))
+    }
+}
+
 /// Work one connection until it ends.
-/// `go` ends it early, for damage.
+/// `go` ends it early.
 pub async fn run(
     session: &Arc<RecvSession>,
     link: LinkId,
     stats: Arc<LinkStats>,
     stream: TcpStream,
-    go: Arc<Notify>,
+    go: Arc<Go>,
 ) -> Ended {
     let bell = session.bells.add(link);
     if let Err(violation) = session.flow().link_up(link) {
@@ -171,7 +192,7 @@ pub async fn run(
         ended = end.write(&failed) => ended,
         ended = pulse.until_silent() => ended,
         ended = session.cables.until_pulled(&stream) => ended,
-        () = go.notified() => Ended::damaged_for_good("it damaged too many chunks in a row"),
+        ended = go.told() => ended,
     };
     let ended = failed.take().filter(|failed: &Ended| !failed.by_peer).unwrap_or(ended);
     let ended = ended.after(pulse.quiet(), proven.get());

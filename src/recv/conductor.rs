@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::abort;
@@ -19,7 +19,7 @@ use crate::error::{Error, ExitCode, escape_words};
 use crate::ids::{LinkId, SessionId};
 use crate::limits;
 use crate::link::cables;
-use crate::link::recv_link::{self, RecvSession};
+use crate::link::recv_link::{self, Go, RecvSession};
 use crate::link::watch::{self, Interrupts, Watch};
 use crate::link::{Ended, LinkEvent, describe_io, discover, handshake};
 use crate::options::RecvOptions;
@@ -52,10 +52,12 @@ pub(super) struct Peer {
     pub(super) ip: IpAddr,
     /// Ours by which it comes in.
     pub(super) interface: String,
+    /// Ours that has the address which was dialled, if that is another.
+    pub(super) instead_of: Option<String>,
     /// Good chunks that had come over the same interface before.
     pub(super) chunks_before: u64,
     /// Ends it.
-    pub(super) go: Arc<Notify>,
+    pub(super) go: Arc<Go>,
     /// It was told to go.
     pub(super) leaving: bool,
 }
@@ -70,19 +72,13 @@ impl Conductor<'_> {
         answer: Option<Handshake>,
     ) {
         let session = self.session.clone();
-        let stats = session.stats.link(&place(&stream, peer).name);
+        let Place { name, instead_of } = place(&stream, peer);
+        let stats = session.stats.link(&name);
         self.joined.insert(link);
-        let go = Arc::new(Notify::new());
+        let go = Arc::<Go>::default();
         let ip = discover::canonical(peer.ip());
         let chunks_before = stats.chunks.load(Relaxed);
-        self.peers.push(Peer {
-            link,
-            ip,
-            interface: stats.name.clone(),
-            chunks_before,
-            go: go.clone(),
-            leaving: false,
-        });
+        self.peers.push(Peer { link, ip, interface: name, instead_of, chunks_before, go: go.clone(), leaving: false });
         tokio::task::spawn_local(async move {
             if let Some(answer) = answer
                 && let Err(e) = handshake::say(&mut stream, &answer, &session.key).await
@@ -283,12 +279,26 @@ impl Conductor<'_> {
                 if !self.may_join(session, link) {
                     return turn_away(caller, ExitCode::Network, "this link has joined before, or there are too many");
                 }
-                if let Place { name, instead_of: Some(other) } = place(&caller.stream, caller.peer)
-                    && self.peers.iter().any(|p| p.interface == name && p.ip != ip)
-                {
-                    // two of the sender's cables into one of ours: ARP answers for every address on every interface
-                    let reason = format!("it arrives by {name}, not by {other}, and {name} has a link");
-                    return turn_away(caller, ExitCode::Network, &reason);
+                let Place { name, instead_of } = place(&caller.stream, caller.peer);
+                // Two of the sender's cables into one of ours: ARP answers for every address on every interface. The one
+                // goes that does not belong here.
+                let why = |other: &str| format!("it arrives by {name}, not by {other}, and {name} has a link");
+                let mut others = self.peers.iter().filter(|p| p.interface == name && p.ip != ip);
+                match &instead_of {
+                    Some(other) if others.next().is_some() => {
+                        return turn_away(caller, ExitCode::Network, &why(other));
+                    }
+                    Some(_) => {}
+                    None => others.for_each(|p| {
+                        if let Some(other) = &p.instead_of {
+                            let (go, why) = (p.go.clone(), Ended::lost(why(other)));
+                            // the sender may be about to close it by itself
+                            tokio::task::spawn_local(async move {
+                                tokio::time::sleep(limits::MISPLACED).await;
+                                go.tell(why);
+                            });
+                        }
+                    }),
                 }
                 let joined = Handshake::Joined { session, link, nonce };
                 self.start_link(link, caller.stream, caller.peer, Some(joined));
@@ -326,7 +336,7 @@ impl Conductor<'_> {
                 }
                 if let Some(peer) = self.peers.iter_mut().find(|p| p.link == link) {
                     peer.leaving = true;
-                    peer.go.notify_one();
+                    peer.go.tell(Ended::damaged_for_good("it damaged too many chunks in a row"));
                 }
                 Ok(())
             }

@@ -111,13 +111,15 @@ pub(super) fn place(stream: &TcpStream, peer: SocketAddr) -> Place {
     let Some(own) = by_index.or(by_address) else { return Place { name: peer_name(peer), instead_of: None } };
     let ip = discover::canonical(peer.ip());
     // where the kernel does not tell, it is not known which cable that would be
+    let instead_of = by_address.filter(|other| other.index != own.index).map(|other| other.name.clone());
+    // nor, where ARP answers for another interface's address, that it will stay the same
     if by_index.is_some()
+        && instead_of.is_none()
         && own.is_cable()
         && own.addresses.iter().any(|(ours, prefix)| discover::same_network(*ours, ip, *prefix))
     {
         socket::stay_on(stream, &own.name);
     }
-    let instead_of = by_address.filter(|other| other.index != own.index).map(|other| other.name.clone());
     Place { name: own.name.clone(), instead_of }
 }
 

@@ -85,6 +85,7 @@ impl Conductor<'_> {
             LinkEvent::Up { link, .. } if self.fleet.control == Some(link) => {}
             LinkEvent::Down { link, .. } if self.fleet.control == Some(link) => self.fleet.control = None,
             LinkEvent::Up { stats, .. } => {
+                self.fleet.needs_no_control();
                 let after = self.watch.up(&stats.name, Instant::now());
                 tell(Event::LinkUp { name: stats.name.clone(), after });
             }

@@ -41,6 +41,8 @@ pub(super) struct Fleet {
     pub(super) left_out: Vec<String>,
     /// A first connection that is none of the links by hand, so that it carries no chunks.
     pub(super) control: Option<LinkId>,
+    /// Asks it to go.
+    control_leave: Option<Leave>,
     /// Links by hand are all there will be.
     pub(super) by_hand: bool,
     /// Where the receiver can be reached, as it says itself.
@@ -74,6 +76,7 @@ impl Fleet {
             by_hand: LinkSpec::by_hand(&options.links),
             addresses: agreed.addresses,
             control: None,
+            control_leave: None,
         };
         let ours = agreed.stream.local_addr().map_or(agreed.peer.ip(), |a| a.ip());
         let theirs = agreed.peer.ip();
@@ -90,22 +93,43 @@ impl Fleet {
             fleet.by_hand = true;
             fleet.keep(agreed.candidate.clone(), connection.take());
         } else {
-            if !agreed.control_only {
+            let interfaces = interfaces::list().unwrap_or_default();
+            let is_ours =
+                interfaces.iter().any(|i| i.addresses.iter().any(|(ip, _)| *ip == discover::canonical(theirs)));
+            let mut anew = discover::pair(&interfaces, &fleet.addresses, &[], &fleet.left_out);
+            if agreed.control_only || !is_ours && discover::is_better_found_anew(&interfaces, ours, &anew) {
+                for candidate in &mut anew {
+                    if candidate.name == agreed.candidate.name && !agreed.control_only {
+                        // better that than nothing
+                        candidate.routes.extend(agreed.candidate.routes.iter().cloned());
+                    }
+                }
+                anew.into_iter().for_each(|candidate| fleet.keep(candidate, None));
+            } else {
                 fleet.keep(agreed.candidate.clone(), connection.take());
+                fleet.grow();
             }
-            fleet.grow();
         }
         if let Some((link, stream)) = connection {
             let session = session.clone();
             // it carries nothing worth a line in a report
             let stats = Arc::new(LinkStats { name: agreed.candidate.name, ..LinkStats::default() });
-            fleet.control = Some(link);
-            let (stream, stays) = (Arc::new(stream), Leave::default());
+            let stays = Leave::default();
+            (fleet.control, fleet.control_leave) = (Some(link), Some(stays.clone()));
+            let stream = Arc::new(stream);
             tokio::task::spawn_local(async move {
                 send_link::run(&session, link, stats, &stream, true, &stays, pending()).await
             });
         }
         fleet
+    }
+
+    /// A link is up, and says whatever is to be said.
+    pub(super) fn needs_no_control(&mut self) {
+        if let Some(leave) = self.control_leave.take() {
+            leave.ask();
+            self.session.bells.ring_all();
+        }
     }
 
     /// Add a link for every pair of interfaces that has none.

@@ -117,6 +117,36 @@ fn without_ipv6_two_interfaces_in_one_network_carry_half_each_too() {
     }
 }
 
+#[test]
+fn behind_one_switch_two_interfaces_on_each_side_carry_half_each() {
+    let Some(lab) = Lab::switched(2, "100mbit") else { return };
+    one_network_on_both_cables(&lab);
+    for to in ["10.99.0.21", "10.99.0.22"] {
+        let came = |link| lab.on(Host::B, &format!("cat /sys/class/net/l{link}/statistics/rx_bytes"));
+        let came = || [1, 2].map(|link| came(link).trim().parse::<u64>().expect("a number"));
+        let before = came();
+        each_carries_about_half(&lab, to);
+        let after = came();
+        let carried = [0, 1].map(|i| after[i] - before[i]);
+        assert!(carried.iter().all(|c| *c > 20 * MB), "each cable of the receiver too: {carried:?}");
+    }
+}
+
+/// ARP answers for every address on every interface, and without IPv6 there is no other way to name one.
+#[test]
+fn behind_one_switch_without_ipv6_a_link_into_another_ones_interface_is_named_and_dropped() {
+    let Some(lab) = Lab::switched(2, "100mbit") else { return };
+    lab.on_both("sysctl -qw net.ipv6.conf.all.disable_ipv6=1");
+    one_network_on_both_cables(&lab);
+    // whichever would answer first: let it be the second
+    lab.on(Host::B, "sysctl -qw net.ipv4.conf.l1.arp_ignore=8");
+    let stream = Stream::start(&lab, Length::Open, "10.99.0.21", &[], &[]);
+    stream.sender.says("link l1 is down: it arrives by l2, not by l1, and l2 has a link; 1 link remains");
+    lab.carries(2, 2 * MB);
+    let rows = stream.arrives().sent();
+    assert!(of(&rows, "l2").share > 50.0, "{rows:#?}");
+}
+
 /// Before Linux 5.7 only root could bind a socket to an interface.
 fn nobody_may_bind_to_an_interface(dir: &Path) -> Option<String> {
     let text = "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <errno.h>\n#include <sys/socket.h>\n\
