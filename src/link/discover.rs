@@ -338,13 +338,14 @@ fn candidate(local: &Local, remotes: impl IntoIterator<Item = SocketAddr>) -> Ca
     }
 }
 
-/// Whether `local` is in a network that is on several of our interfaces, so that neither the routes nor ARP keep to one
-/// cable, and IPv6 tells the cables apart.
-pub fn is_better_found_anew(interfaces: &[Interface], local: IpAddr, candidates: &[Candidate]) -> bool {
+/// Whether `local` and `remote` are in a network that is on several of our interfaces, so that neither the routes nor ARP
+/// keep to one cable, and IPv6 tells the cables apart.
+pub fn is_better_found_anew(interfaces: &[Interface], local: IpAddr, remote: IpAddr, candidates: &[Candidate]) -> bool {
     let locals = addresses(interfaces);
     let Some(own) = interface_of(&locals, local) else { return false };
     let by_cable = |c: &Candidate| c.name == own.interface && is_link_local(c.routes[0].remote.ip());
-    !is_link_local(own.ip) && is_on_several(&locals, own) && candidates.iter().any(by_cable)
+    let is_near = same_network(own.ip, canonical(remote), own.prefix);
+    !is_link_local(own.ip) && is_near && is_on_several(&locals, own) && candidates.iter().any(by_cable)
 }
 
 /// Whether that network is on another interface too.

@@ -97,7 +97,7 @@ impl Fleet {
             let is_ours =
                 interfaces.iter().any(|i| i.addresses.iter().any(|(ip, _)| *ip == discover::canonical(theirs)));
             let mut anew = discover::pair(&interfaces, &fleet.addresses, &[], &fleet.left_out);
-            if agreed.control_only || !is_ours && discover::is_better_found_anew(&interfaces, ours, &anew) {
+            if agreed.control_only || !is_ours && discover::is_better_found_anew(&interfaces, ours, theirs, &anew) {
                 for candidate in &mut anew {
                     if candidate.name == agreed.candidate.name && !agreed.control_only {
                         // better that than nothing
