@@ -10,6 +10,7 @@ mod house;
 mod instructions;
 mod links;
 mod pair;
+mod race;
 mod relay;
 mod replay;
 mod simulation;
