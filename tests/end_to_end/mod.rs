@@ -3,6 +3,7 @@
 mod changing;
 mod closed;
 mod compression;
+mod confined;
 mod damage;
 mod failures;
 mod finish;
