@@ -1,6 +1,7 @@
 //! The receiving conductor: listens, builds the stages, owns the session, waits, reports. Mirrors [`crate::send`].
 //!
-//! 1. Look at the destination before listening, so that a destination that cannot be used costs nothing.
+//! 1. Look at the destination before listening, so that a destination that cannot be used costs nothing, and one that
+//!    others can write to is not filled by root without its leave.
 //! 2. Listen, and answer senders that look for a receiver; take the first Hello whose offer fits the destination (Welcome), and every Join of its session.
 //! 3. Confine this thread to the destination, before it starts any that writes. All of this runs in a thread of its own:
 //!    a confinement lasts as long as its thread, and the caller's goes on to other things. Start the stages: `workers` threads open and verify chunks in any order; the flow restores the order; whoever
@@ -59,6 +60,7 @@ pub fn run(options: RecvOptions, stats: Arc<Stats>) -> Result<Report, Error> {
 
 fn apart(options: RecvOptions, stats: Arc<Stats>) -> Result<Report, Error> {
     let mut prepared = Prepared::new(&options.destination)?;
+    look_at_sharing(&options, &prepared)?;
     let manifest = Manifest::begin(&options)?;
     if let Some(manifest) = &manifest {
         prepared = prepared.recorded(manifest.recorder.clone());
@@ -77,6 +79,24 @@ fn apart(options: RecvOptions, stats: Arc<Stats>) -> Result<Report, Error> {
     let outcome = LocalSet::new().block_on(&runtime, converse(options, stats, prepared, manifest));
     runtime.shutdown_background();
     outcome
+}
+
+/// Others who can write to the destination: told, and refused to root where it is everybody.
+fn look_at_sharing(options: &RecvOptions, prepared: &Prepared) -> Result<(), Error> {
+    let is_root = rustix::process::geteuid().is_root();
+    for sharing in prepared.sharing() {
+        if is_root && sharing.with_everybody() && !options.allow.shared {
+            return Err(Error::Refused(format!(
+                "{sharing}, and so decide what becomes of what root receives there: take that right away \
+                 (chmod o-w), name another destination, or allow it with --allow shared"
+            )));
+        }
+        // A user's own group is how many systems set up everybody's home; only root has others to fear there.
+        if is_root || sharing.with_everybody() {
+            (options.observer)(Event::Warning(sharing.to_string()));
+        }
+    }
+    Ok(())
 }
 
 /// The manifest that was asked for.

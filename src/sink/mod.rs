@@ -24,6 +24,7 @@ mod jail;
 mod prepare;
 mod raw;
 mod record;
+mod shared;
 mod unpack;
 mod writer;
 
@@ -38,6 +39,7 @@ use rustix::io::Errno;
 
 pub use prepare::Prepared;
 pub use record::Recorder;
+pub use shared::Sharing;
 
 use crate::chunk::Chunk;
 use crate::error::{Error, escape};

@@ -25,6 +25,7 @@ use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags
 
 use super::confine::{Confinement, Leave, confine};
 use super::jail::{Before, Identity, Jail};
+use super::shared::{Sharing, sharing};
 use super::{OnError, Recorder, Shared, Sink, raw, unpack};
 use crate::error::{Error, escape};
 use crate::options::Destination;
@@ -103,6 +104,15 @@ impl Prepared {
     /// the directories `also`. `tell` hears whether the system could do that; if not, all goes on as it would have.
     pub fn confined(self, also: Vec<OwnedFd>, tell: impl FnOnce(Result<(), String>) + Send + 'static) -> Prepared {
         Prepared { confinement: Some(Confinement { also, tell: Box::new(tell) }), ..self }
+    }
+
+    /// Who else can write to the destination, or to a directory above it.
+    pub fn sharing(&self) -> Vec<Sharing> {
+        match &self.target {
+            Target::Stdout(_) => Vec::new(),
+            Target::Directory { fd, .. } => sharing(fd.as_fd()),
+            Target::File { parent, .. } | Target::Missing { parent, .. } => sharing(parent.as_fd()),
+        }
     }
 
     /// What the sender should send, or why nothing can come of it.

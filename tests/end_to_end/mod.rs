@@ -13,5 +13,6 @@ mod manifest;
 mod memory;
 mod peers;
 mod quiet;
+mod shared;
 mod streams;
 mod tree;
