@@ -63,8 +63,13 @@ fn deliver(feed: &Feed, dest: &Path) -> Result<SinkEnd, Error> {
     sink.finish(feed.finish())
 }
 
+/// Makes, at the second path, what is to take a name's place: a link to the first.
+type Plant = fn(&Path, &Path) -> std::io::Result<()>;
+const SYMLINK: Plant = |target, at| make_symlink(target, at);
+const HARD_LINK: Plant = |target, at| fs::hard_link(target, at);
+
 /// Unpack `each` entry of many names again and again while somebody is after them. `below` is what follows each.
-fn race_for(what: &str, each: impl Fn(&str) -> Entry, below: impl Fn(&str) -> Vec<Entry>, target: &str) {
+fn race_for(what: &str, each: impl Fn(&str) -> Entry, below: impl Fn(&str) -> Vec<Entry>, target: &str, plant: Plant) {
     let canary = Canary::new();
     let names: Vec<String> = (0..NAMES).map(|n| format!("n{n}")).collect();
     let mut entries = vec![directory("")];
@@ -85,7 +90,7 @@ fn race_for(what: &str, each: impl Fn(&str) -> Entry, below: impl Fn(&str) -> Ve
     while began.elapsed() < duration() || taken == 0 {
         assert!(began.elapsed() < duration() + PATIENCE, "{what}: none was ever taken");
         let dest = canary.dest();
-        let lure = |at: &Path| make_symlink(target.trim_end_matches('/'), at).unwrap();
+        let lure = |at: &Path| plant(Path::new(target.trim_end_matches('/')), at).unwrap();
         let (outcome, count) = hunted(&dest, &names, lure, || deliver(&feed, &dest));
         canary.assert_outside_unchanged();
         if let Err(error) = outcome {
@@ -111,18 +116,21 @@ fn a_directory_swapped_for_a_link_in_the_destination_takes_nothing_outside() {
             file(&format!("{name}/sub/new"), 9),
         ]
     };
-    race_for("directories", directory, below, "");
+    race_for("directories", directory, below, "", SYMLINK);
 }
 
 #[test]
 fn what_is_no_directory_swapped_for_a_link_in_the_destination_gives_nothing_outside_its_attributes() {
     let none = |_: &str| Vec::new();
     // One after the other: who races needs a core to itself.
-    race_for("files", |name| file(name, 700), none, "file");
-    race_for("links", |name| symlink(name, "t"), none, "file");
-    race_for("FIFOs", |name| entry(name, EntryKind::Fifo), none, "file");
+    race_for("files", |name| file(name, 700), none, "file", SYMLINK);
+    race_for("links", |name| symlink(name, "t"), none, "file", SYMLINK);
+    race_for("FIFOs", |name| entry(name, EntryKind::Fifo), none, "file", SYMLINK);
+    // One more name of what lies outside can be no link to it, but is it.
+    race_for("links, by hard links", |name| symlink(name, "t"), none, "file", HARD_LINK);
+    race_for("FIFOs, by hard links", |name| entry(name, EntryKind::Fifo), none, "fifo", HARD_LINK);
     let again = |name: &str| vec![hardlink(&format!("{name}-hard"), name), file(name, 5)];
-    race_for("files with more names", |name| file(name, 700), again, "file");
+    race_for("files with more names", |name| file(name, 700), again, "file", SYMLINK);
 }
 
 /// The walk lists, the fill opens: between the two a directory or a file may become a link to what nobody asked to send.

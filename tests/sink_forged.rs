@@ -24,6 +24,9 @@ use Verdict::{Harmless, Refused};
 /// What follows an honest beginning. The canary is given for absolute paths.
 type Build = Box<dyn Fn(&Canary) -> Vec<u8>>;
 
+/// Where a link leads; the canary is given for absolute paths.
+type Target = fn(&Canary) -> String;
+
 struct Case {
     name: String,
     build: Build,
@@ -145,7 +148,7 @@ fn targets() -> Vec<Case> {
 /// A symbolic link, then something of its name or below it.
 fn through_links() -> Vec<Case> {
     let mut cases = Vec::new();
-    let targets: [(&str, fn(&Canary) -> String); 5] = [
+    let targets: [(&str, Target); 5] = [
         ("the canary", |canary| canary.outside("")),
         ("its file", |canary| canary.outside("file")),
         ("what is beside", |_| "../outside".into()),

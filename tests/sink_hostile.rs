@@ -32,6 +32,8 @@ impl Canary {
         fs::create_dir_all(outside.join("sub")).unwrap();
         fs::write(outside.join("file"), "canary").unwrap();
         make_symlink("file", outside.join("link")).unwrap();
+        let mode = rustix::fs::Mode::RUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, outside.join("fifo"), rustix::fs::FileType::Fifo, mode, 0).unwrap();
         fs::create_dir(dir.path().join(name)).unwrap();
         let before = look(&outside);
         Canary { dir, name, before }
