@@ -209,6 +209,13 @@ pub enum Destination {
     Path(PathBuf),
 }
 
+/// What the receiver lets pass that it otherwise would not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Allow {
+    /// As root: a destination that everybody can write to, or that lies in such a directory.
+    pub shared: bool,
+}
+
 /// The receiving side of a transfer.
 #[derive(Clone)]
 pub struct RecvOptions {
@@ -222,6 +229,8 @@ pub struct RecvOptions {
     pub sockets: SocketOptions,
     /// Senders cannot find it, they must name it.
     pub hidden: bool,
+    /// What is let pass.
+    pub allow: Allow,
     /// With every link silent, how long to wait for one.
     pub timeout: Duration,
     /// Chunks this side holds at most, 1 to [`limits::WINDOW_MAX`]; `None` lets the program choose, see
@@ -301,6 +310,7 @@ impl RecvOptions {
             port: limits::PORT,
             sockets: SocketOptions::default(),
             hidden: false,
+            allow: Allow::default(),
             timeout: limits::TIMEOUT_DEFAULT,
             window_chunks: None,
             manifest: None,

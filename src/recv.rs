@@ -1,8 +1,10 @@
 //! The receiving conductor: listens, builds the stages, owns the session, waits, reports. Mirrors [`crate::send`].
 //!
-//! 1. Look at the destination before listening, so that a destination that cannot be used costs nothing.
+//! 1. Look at the destination before listening, so that a destination that cannot be used costs nothing, and one that
+//!    others can write to is not filled by root without its leave.
 //! 2. Listen, and answer senders that look for a receiver; take the first Hello whose offer fits the destination (Welcome), and every Join of its session.
-//! 3. Start the stages: `workers` threads open and verify chunks in any order; the flow restores the order; whoever
+//! 3. Confine this thread to the destination, before it starts any that writes. All of this runs in a thread of its own:
+//!    a confinement lasts as long as its thread, and the caller's goes on to other things. Start the stages: `workers` threads open and verify chunks in any order; the flow restores the order; whoever
 //!    completes a gap hands the chunks in order to the sink, which has threads of its own.
 //! 4. When everything that Finish counts has been delivered: compare digests, let the sink finish and sync.
 //! 5. Say so on every link (Commit, or Abort on any failure), wait for Bye, and report.
@@ -14,6 +16,7 @@ mod door;
 mod stages;
 
 use std::collections::{HashMap, HashSet};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread;
 
@@ -47,11 +50,28 @@ use crate::wire::{self, Handshake, Layout, Offer};
 /// Every variant of [`Error`]; both ends end with the same exit code wherever they can still tell each other.
 pub fn run(options: RecvOptions, stats: Arc<Stats>) -> Result<Report, Error> {
     socket::check(&options.sockets).map_err(Error::Usage)?;
+    thread::scope(|scope| {
+        let body = || apart(options, stats);
+        let thread = thread::Builder::new().name("recv".into()).spawn_scoped(scope, body);
+        let thread = thread.map_err(|e| Error::Bug(format!("cannot start a thread: {}", describe_io(&e))))?;
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+fn apart(options: RecvOptions, stats: Arc<Stats>) -> Result<Report, Error> {
     let mut prepared = Prepared::new(&options.destination)?;
+    look_at_sharing(&options, &prepared)?;
     let manifest = Manifest::begin(&options)?;
     if let Some(manifest) = &manifest {
         prepared = prepared.recorded(manifest.recorder.clone());
     }
+    let observer = options.observer.clone();
+    let tell = move |confined: Result<(), String>| {
+        if let Err(why) = confined {
+            observer(Event::Unconfined { why });
+        }
+    };
+    prepared = prepared.confined(manifest.iter().filter_map(Manifest::directory).collect(), tell);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -59,6 +79,24 @@ pub fn run(options: RecvOptions, stats: Arc<Stats>) -> Result<Report, Error> {
     let outcome = LocalSet::new().block_on(&runtime, converse(options, stats, prepared, manifest));
     runtime.shutdown_background();
     outcome
+}
+
+/// Others who can write to the destination: told, and refused to root where it is everybody.
+fn look_at_sharing(options: &RecvOptions, prepared: &Prepared) -> Result<(), Error> {
+    let is_root = rustix::process::geteuid().is_root();
+    for sharing in prepared.sharing() {
+        if is_root && sharing.with_everybody() && !options.allow.shared {
+            return Err(Error::Refused(format!(
+                "{sharing}, and so decide what becomes of what root receives there: take that right away \
+                 (chmod o-w), name another destination, or allow it with --allow shared"
+            )));
+        }
+        // A user's own group is how many systems set up everybody's home; only root has others to fear there.
+        if is_root || sharing.with_everybody() {
+            (options.observer)(Event::Warning(sharing.to_string()));
+        }
+    }
+    Ok(())
 }
 
 /// The manifest that was asked for.
@@ -75,6 +113,11 @@ impl Manifest {
             Destination::Stdout => Draft::create(path, &[]),
         }?;
         Ok(Some(Manifest { draft, recorder: sink::Recorder::new(pen) }))
+    }
+
+    /// Where it is written, as a descriptor of its own.
+    fn directory(&self) -> Option<OwnedFd> {
+        self.draft.directory().try_clone_to_owned().ok()
     }
 
     fn finish(self) -> Option<ManifestReport> {

@@ -333,6 +333,11 @@ pub enum Event {
         /// What they carry together, one connection being 1; if there is only one, what twice as many carried.
         gain: f64,
     },
+    /// The system does not confine the receiver to the destination.
+    Unconfined {
+        /// Why.
+        why: String,
+    },
     /// Somebody measures the links of a receiver that waits.
     Measured {
         /// The peer's address.

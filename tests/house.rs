@@ -26,8 +26,9 @@ const IMPORTS: [(&str, &[&str]); 12] = [
 ];
 
 /// Crates that are named only in some rooms.
-const CRATES: [(&str, &[&str]); 7] = [
+const CRATES: [(&str, &[&str]); 8] = [
     ("tar", &["archive"]),
+    ("landlock", &["sink"]),
     ("tokio", &["link", "send", "recv"]),
     ("socket2", &["link", "send", "recv"]),
     ("clap", &["cli"]),

@@ -184,6 +184,7 @@ fn recv(typed: RecvTyped) -> Result<RecvOptions, Misuse> {
     options.bind = bind;
     options.sockets = typed.common.sockets();
     options.hidden = typed.hidden;
+    options.allow = typed.allow.unwrap_or_default();
     options.timeout = typed.common.timeout.unwrap_or(options.timeout);
     options.window_chunks = typed.common.window;
     options.manifest = typed.common.manifest;
@@ -326,6 +327,19 @@ mod tests {
         assert_eq!(sent("send - h").sources, Sources::Stdin);
         assert_eq!(sent("send -- - h").sources, Sources::Stdin);
         assert_eq!(sent("send ./- h").sources, Sources::Paths(vec!["./-".into()]));
+    }
+
+    #[test]
+    fn what_is_allowed_is_named_and_nothing_else_is_taken() {
+        assert!(!received("recv d").allow.shared);
+        assert!(
+            received("recv --allow shared d").allow.shared && received("recv --allow shared,shared d").allow.shared
+        );
+        for wrong in ["suid", "shared,", "all", "Shared", "shared suid", ","] {
+            let misuse = refused(&format!("recv --allow {wrong} d"));
+            assert!(misuse.what.contains("--allow") || wrong.contains(' '), "{wrong}: {misuse:?}");
+        }
+        assert!(refused("send --allow shared data h").what.contains("--allow"));
     }
 
     #[test]

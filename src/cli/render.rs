@@ -70,6 +70,8 @@ pub fn event(event: &Event, verbosity: Verbosity) -> Option<String> {
         Event::Streams { link, connections, gain } => {
             format!("link {}: {connections} connections (measured: {gain:.1}x of one)", escape(link.as_bytes()))
         }
+        Event::Unconfined { .. } if !verbose => return None,
+        Event::Unconfined { why } => format!("this process is not confined to the destination: {why}"),
         Event::Measured { .. } if !verbose => return None,
         Event::Measured { peer } => format!("{} measures the links", peer.ip().to_canonical()),
         Event::Warning(text) => format!("warning: {text}"),
@@ -591,6 +593,9 @@ mod tests {
         let hidden = Event::NotAnnounced { why: "w".into() };
         assert_eq!(event(&hidden, Verbosity::Normal), None);
         assert!(event(&hidden, Verbosity::Verbose).expect("said").contains("cannot find this receiver: w"));
+        let unconfined = Event::Unconfined { why: "w".into() };
+        assert_eq!(event(&unconfined, Verbosity::Normal), None);
+        assert!(event(&unconfined, Verbosity::Verbose).expect("said").ends_with("not confined to the destination: w"));
         let listening = Event::Listening { addrs: Vec::new(), code: None };
         for e in [up(away), down(0), corrupt(1), Event::Warning("w".into()), listening] {
             assert_eq!(event(&e, Verbosity::Quiet), None);

@@ -7,10 +7,11 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::values::{
-    BwlimitTyped, Streams, bind, bwlimit, code, compress, congestion, dscp, duration, link, size, streams, window,
+    BwlimitTyped, Streams, allow, bind, bwlimit, code, compress, congestion, dscp, duration, link, size, streams,
+    window,
 };
 use crate::ids::InstanceCode;
-use crate::options::{Bind, Compress, LinkSpec};
+use crate::options::{Allow, Bind, Compress, LinkSpec};
 
 const AFTER_HELP: &str = "\
 On one machine 'blast recv /restore', on the other 'blast send /data HOST'. A tree
@@ -150,6 +151,9 @@ pub struct RecvTyped {
     /// Do not answer 'blast send SRC... auto'; a sender must name this machine
     #[arg(long)]
     pub hidden: bool,
+    /// Let pass what is refused or withheld otherwise: shared (as root, a destination that everybody can write to)
+    #[arg(long, value_name = "WORD[,WORD...]", value_parser = allow)]
+    pub allow: Option<Allow>,
     #[command(flatten)]
     pub common: CommonTyped,
 }

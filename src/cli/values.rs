@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::ids::InstanceCode;
 use crate::limits;
-use crate::options::{Bind, Compress, LinkSpec};
+use crate::options::{Allow, Bind, Compress, LinkSpec};
 
 /// An IPv6 address, with a zone (`fe80::1%eth0`) or without.
 pub fn v6(text: &str) -> Option<&str> {
@@ -115,6 +115,18 @@ pub fn bind(text: &str) -> Result<(Bind, Option<u16>), String> {
 
 pub fn code(text: &str) -> Result<InstanceCode, String> {
     text.parse().map_err(|_| "not a code like 7KQ-4M2, which 'blast recv' shows".to_owned())
+}
+
+/// Words with commas between them.
+pub fn allow(text: &str) -> Result<Allow, String> {
+    let mut allow = Allow::default();
+    for word in text.split(',') {
+        match word {
+            "shared" => allow.shared = true,
+            _ => return Err("the only word there is: shared".to_owned()),
+        }
+    }
+    Ok(allow)
 }
 
 /// `90`, `90s`, `10m`, `2h`, `1d`: at least a second.

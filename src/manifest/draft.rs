@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufRead, BufReader, Read, Seek, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -67,6 +67,11 @@ impl Draft {
         let (file, temp) = create_in(&dir).map_err(|e| unusable(e.into()))?;
         let draft = Draft { dir, name: name.as_bytes().to_vec(), temp: Some(temp), path: path.to_owned() };
         Ok((draft, Pen { file, lines: Lines::default(), error: None }))
+    }
+
+    /// The directory it is written in.
+    pub fn directory(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
     }
 
     /// Everything is written: make it durable under its name. Replaces what had that name.

@@ -4,7 +4,7 @@
 //!
 //! By file descriptor wherever the thing can be opened; a symbolic link by name in its directory, never followed.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::fs::{AtFlags, Gid, Mode, Timespec, Timestamps, UTIME_OMIT, Uid};
 use rustix::io::Errno;
@@ -79,8 +79,8 @@ pub(super) struct Already {
 pub(super) enum Object<'a> {
     File(BorrowedFd<'a>),
     Directory(BorrowedFd<'a>),
-    /// A symbolic link: its directory and name.
-    Symlink(BorrowedFd<'a>, &'a [u8]),
+    /// A symbolic link, open as a place only (O_PATH). By its name it could be something else by now.
+    Symlink(BorrowedFd<'a>),
 }
 
 /// Set all of them. What cannot be set becomes a note and does not keep the rest from being set.
@@ -167,7 +167,7 @@ impl Object<'_> {
     fn set_owner(self, uid: Option<Uid>, gid: Option<Gid>) -> Result<(), Errno> {
         match self {
             Object::File(fd) | Object::Directory(fd) => rustix::fs::fchown(fd, uid, gid),
-            Object::Symlink(dir, name) => rustix::fs::chownat(dir, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW),
+            Object::Symlink(link) => rustix::fs::chownat(link, c"", uid, gid, AtFlags::EMPTY_PATH),
         }
     }
 
@@ -175,7 +175,7 @@ impl Object<'_> {
         match self {
             Object::File(fd) | Object::Directory(fd) => rustix::fs::fchmod(fd, Mode::from_raw_mode(mode)),
             // Linux keeps no mode for a symbolic link.
-            Object::Symlink(..) => Ok(()),
+            Object::Symlink(_) => Ok(()),
         }
     }
 
@@ -186,14 +186,21 @@ impl Object<'_> {
         };
         match self {
             Object::File(fd) | Object::Directory(fd) => rustix::fs::futimens(fd, &times),
-            Object::Symlink(dir, name) => rustix::fs::utimensat(dir, name, &times, AtFlags::SYMLINK_NOFOLLOW),
+            Object::Symlink(link) => match rustix::fs::utimensat(link, c"", &times, AtFlags::EMPTY_PATH) {
+                // Before Linux 5.8 there is only this way to say "that one".
+                Err(Errno::INVAL) => {
+                    let place = format!("/proc/self/fd/{}", link.as_raw_fd());
+                    rustix::fs::utimensat(rustix::fs::CWD, place, &times, AtFlags::empty())
+                }
+                other => other,
+            },
         }
     }
 
     fn mtime_secs(self) -> Result<i64, Errno> {
         let stat = match self {
             Object::File(fd) | Object::Directory(fd) => rustix::fs::fstat(fd),
-            Object::Symlink(dir, name) => rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW),
+            Object::Symlink(link) => rustix::fs::statat(link, c"", AtFlags::EMPTY_PATH),
         };
         Ok(stat?.st_mtime)
     }

@@ -12,15 +12,19 @@
 //!
 //! For a file or standard output there is one thread, which writes the chunks' contents in order.
 //!
+//! Before the first of these threads starts, [`Prepared::confined`] has the system hold them to the destination.
+//!
 //! What it must never do: touch anything outside the destination, open what exists, replace anything, follow a
 //! symbolic link below the root. What goes wrong with one entry becomes a note and the run goes on; what goes wrong
 //! with the destination ends the whole sink at once. No thread outlives the [`Sink`].
 
 mod attributes;
+mod confine;
 mod jail;
 mod prepare;
 mod raw;
 mod record;
+mod shared;
 mod unpack;
 mod writer;
 
@@ -35,6 +39,7 @@ use rustix::io::Errno;
 
 pub use prepare::Prepared;
 pub use record::Recorder;
+pub use shared::Sharing;
 
 use crate::chunk::Chunk;
 use crate::error::{Error, escape};

@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -23,7 +23,9 @@ use std::sync::Arc;
 
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags};
 
+use super::confine::{Confinement, Leave, confine};
 use super::jail::{Before, Identity, Jail};
+use super::shared::{Sharing, sharing};
 use super::{OnError, Recorder, Shared, Sink, raw, unpack};
 use crate::error::{Error, escape};
 use crate::options::Destination;
@@ -36,6 +38,7 @@ pub struct Prepared {
     /// As given, escaped.
     shown: String,
     recorder: Option<Arc<Recorder>>,
+    confinement: Option<Confinement>,
 }
 
 enum Target {
@@ -83,17 +86,33 @@ impl Prepared {
             Err(e) if e.kind() == io::ErrorKind::NotFound => missing(path, &shown)?,
             Err(e) => return Err(Error::Usage(format!("cannot use '{shown}': {e}"))),
         };
-        Ok(Prepared { target, shown, recorder: None })
+        Ok(Prepared { target, shown, recorder: None, confinement: None })
     }
 
     /// Deliver to an open descriptor as to standard output.
     pub(crate) fn onto(fd: OwnedFd) -> Prepared {
-        Prepared { target: Target::Stdout(fd), shown: "standard output".into(), recorder: None }
+        let shown = "standard output".into();
+        Prepared { target: Target::Stdout(fd), shown, recorder: None, confinement: None }
     }
 
     /// Let `recorder` write down what is received.
     pub fn recorded(self, recorder: Arc<Recorder>) -> Prepared {
         Prepared { recorder: Some(recorder), ..self }
+    }
+
+    /// Before the first thread starts, hold this thread and all that it starts to the destination, and to the files in
+    /// the directories `also`. `tell` hears whether the system could do that; if not, all goes on as it would have.
+    pub fn confined(self, also: Vec<OwnedFd>, tell: impl FnOnce(Result<(), String>) + Send + 'static) -> Prepared {
+        Prepared { confinement: Some(Confinement { also, tell: Box::new(tell) }), ..self }
+    }
+
+    /// Who else can write to the destination, or to a directory above it.
+    pub fn sharing(&self) -> Vec<Sharing> {
+        match &self.target {
+            Target::Stdout(_) => Vec::new(),
+            Target::Directory { fd, .. } => sharing(fd.as_fd()),
+            Target::File { parent, .. } | Target::Missing { parent, .. } => sharing(parent.as_fd()),
+        }
     }
 
     /// What the sender should send, or why nothing can come of it.
@@ -125,25 +144,38 @@ impl Prepared {
         let on_error: OnError = Box::new(on_error);
         let shared = Shared::new(self.shown, stats, on_error, self.recorder);
         crate::sys::ignore_file_size_signal();
+        let confine = |leave: &[(BorrowedFd<'_>, Leave)]| {
+            if let Some(Confinement { also, tell }) = self.confinement {
+                let also = also.iter().map(|fd| (fd.as_fd(), Leave::Files));
+                tell(confine(&leave.iter().copied().chain(also).collect::<Vec<_>>()));
+            }
+        };
         match self.target {
             Target::Stdout(fd) => {
                 let output = raw::Output::new(fd);
+                confine(&[]);
                 Sink::start(shared, move |inlet, shared| raw::run(inlet, output, None, layout, shared))
             }
             Target::File { parent, name, empty } => {
                 let file = raw::File::create(parent, name.clone(), Some(empty), &shared)?;
+                confine(&[(file.parent(), Leave::Names)]);
                 Sink::start(shared, move |inlet, shared| raw::run(inlet, file, Some(name), layout, shared))
             }
             Target::Missing { parent, name, .. } if !directory => {
                 let file = raw::File::create(parent, name.clone(), None, &shared)?;
+                confine(&[(file.parent(), Leave::Names)]);
                 Sink::start(shared, move |inlet, shared| raw::run(inlet, file, Some(name), layout, shared))
             }
             Target::Missing { parent, name, .. } => {
                 let root = make_root(&parent, &name)
                     .map_err(|e| failed(&format!("cannot create '{}'", shared.destination), e))?;
+                confine(&[(root.as_fd(), Leave::All), (parent.as_fd(), Leave::EmptyDirectories)]);
                 open_tree(root, Some((parent, name)), HashMap::new(), workers, shared)
             }
-            Target::Directory { fd, before } => open_tree(fd, None, before, workers, shared),
+            Target::Directory { fd, before } => {
+                confine(&[(fd.as_fd(), Leave::All)]);
+                open_tree(fd, None, before, workers, shared)
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 //! or a raw stream, matters only to the digest: a raw stream's slices merge into its own BLAKE3.
 
 use std::fs::Metadata;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -161,6 +161,11 @@ impl File {
             source: errno.into(),
         })?;
         Ok(File { parent, name, fd, temp_name: Some(temp_name), empty })
+    }
+
+    /// The directory it is in.
+    pub fn parent(&self) -> BorrowedFd<'_> {
+        self.parent.as_fd()
     }
 
     /// Mode and owner: of the empty file that was there, or what any new file gets.

@@ -173,7 +173,10 @@ impl Writer<'_> {
         let already = Already { mode: true, ..job.place.handle.already(&wanted, &self.shared.who) };
         let (dir, name) = (job.place.handle.fd(), last_name(&job.entry.path));
         rustix::fs::symlinkat(target, dir, name)?;
-        apply(Object::Symlink(dir, name), &wanted, already, self.shared, || job.entry.path.clone());
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(dir, name, flags, Mode::empty())?;
+        expect_ours(&fd, FileType::Symlink)?;
+        apply(Object::Symlink(fd.as_fd()), &wanted, already, self.shared, || job.entry.path.clone());
         Ok(())
     }
 
@@ -184,9 +187,7 @@ impl Writer<'_> {
         rustix::fs::mknodat(dir, name, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(dir, name, flags, Mode::empty())?;
-        if FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode) != FileType::Fifo {
-            return Err(Errno::EXIST);
-        }
+        expect_ours(&fd, FileType::Fifo)?;
         apply(Object::File(fd.as_fd()), &wanted, Already::default(), self.shared, || job.entry.path.clone());
         Ok(())
     }
@@ -278,6 +279,14 @@ fn creation_mode(wanted: &Attributes, already: Already) -> Mode {
 fn link(from: &Handle, target: &[u8], job: &Job) -> Result<(), Errno> {
     let (dir, name) = (job.place.handle.fd(), last_name(&job.entry.path));
     rustix::fs::linkat(from.fd(), last_name(target), dir, name, AtFlags::empty())
+}
+
+/// What could only be opened after it was made may be another's by then. Ours has one name; what lies elsewhere could
+/// only be given this one as one more.
+fn expect_ours(fd: &OwnedFd, file_type: FileType) -> Result<(), Errno> {
+    let stat = rustix::fs::fstat(fd)?;
+    let ours = FileType::from_raw_mode(stat.st_mode) == file_type && stat.st_nlink <= 1;
+    if ours { Ok(()) } else { Err(Errno::EXIST) }
 }
 
 /// Give a file its final name, if nothing has it.

@@ -3,6 +3,7 @@
 mod changing;
 mod closed;
 mod compression;
+mod confined;
 mod damage;
 mod failures;
 mod finish;
@@ -12,5 +13,6 @@ mod manifest;
 mod memory;
 mod peers;
 mod quiet;
+mod shared;
 mod streams;
 mod tree;
