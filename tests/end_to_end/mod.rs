@@ -12,5 +12,6 @@ mod manifest;
 mod memory;
 mod peers;
 mod quiet;
+mod strangers;
 mod streams;
 mod tree;
