@@ -209,6 +209,15 @@ pub const STREAMS_FAST: f64 = 300e6;
 /// Connections that were asked for and have not all come up after this long are not waited for.
 pub const STREAMS_PATIENCE: Duration = Duration::from_secs(10);
 
+/// Connections that the kernel keeps until they are accepted: what a flood brings while a turn of the runtime lasts.
+pub const BACKLOG: i32 = 1024;
+
+/// How long nothing is accepted once the kernel has no descriptor or memory for it.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Strangers who are named one by one; later ones are only counted.
+pub const STRANGERS_NAMED: u64 = 5;
+
 /// Connections that have not finished their handshake: in all, and from one address.
 pub const PENDING_MAX: usize = 64;
 /// See [`PENDING_MAX`].

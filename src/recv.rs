@@ -26,7 +26,8 @@ use tokio::time::{Instant, timeout};
 
 use self::conductor::Conductor;
 use self::door::{
-    Caller, Door, advertised, announced, announcer, answer_the_door, cannot_listen, peer_name, reachable_at, refuse,
+    Caller, Door, Strangers, advertised, announced, announcer, answer_the_door, cannot_listen, is_worth_a_line,
+    peer_name, reachable_at, refuse,
 };
 use self::stages::{Stages, worker_count};
 use crate::error::Error;
@@ -144,12 +145,13 @@ async fn converse(
     (options.observer)(Event::Listening { addrs: reachable_at(&options, port), code });
 
     let (call, callers) = mpsc::unbounded_channel();
-    let pending = Pending::default();
+    let (pending, strangers) = (Pending::default(), Strangers::seen_by(&options.observer));
     let beside = if options.bind.is_none() { listen::beside(&listener, &options.sockets) } else { Vec::new() };
     for listener in std::iter::once(listener).chain(beside) {
-        tokio::task::spawn_local(answer_the_door(listener, pending.clone(), call.clone(), options.observer.clone()));
+        tokio::task::spawn_local(answer_the_door(listener, pending.clone(), call.clone(), strangers.clone()));
     }
     let mut door = Door { port, callers, waiting: None, cables };
+    let mut measured = 0;
     loop {
         let (first, offer) = tokio::select! {
             first = door.first_hello() => first,
@@ -168,7 +170,10 @@ async fn converse(
             )
             .await;
         }
-        (options.observer)(Event::Measured { peer: first.peer });
+        measured += 1;
+        if is_worth_a_line(measured) {
+            (options.observer)(Event::Measured { peer: first.peer });
+        }
         let quiet = RecvOptions { observer: Arc::new(|_| {}), ..options.clone() };
         match serve(&quiet, Arc::default(), None, first, &mut door, &mut interrupts).await {
             Err(error @ Error::Interrupted(_)) if door.waiting.is_none() => return Err(error),
@@ -194,7 +199,9 @@ async fn serve(
     door: &mut Door,
     interrupts: &mut Interrupts,
 ) -> Result<Report, Error> {
-    let Caller { mut stream, peer, message, .. } = first;
+    let Caller { mut stream, peer, message, place } = first;
+    // it has become a session, which is no longer pending
+    drop(place);
     let Handshake::Hello { session, .. } = message else { unreachable!("first_hello returns a Hello") };
 
     let began = Instant::now();

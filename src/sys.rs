@@ -4,7 +4,22 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::OnceLock;
 use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// How many descriptors this process may have, after the limit has been raised as far as the system lets us.
+pub fn open_files_limit() -> usize {
+    static LIMIT: OnceLock<usize> = OnceLock::new();
+    *LIMIT.get_or_init(|| {
+        let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+        // Without the right to raise it, what there is must do.
+        let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).is_ok();
+        let limit = if raised { maximum } else { current };
+        limit.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX))
+    })
+}
 
 /// Whether `signal` was set to be ignored when this process began, as `nohup` does with SIGHUP. Ask before a handler is
 /// installed: a handler takes the place of the wish.

@@ -199,16 +199,23 @@ impl Lab {
 
     /// A socket on a host, bound to that address.
     pub fn datagrams(&self, host: Host, address: &str) -> UdpSocket {
+        let address = address.to_owned();
+        // the socket stays there when the thread has ended
+        let there = self.inside(host, move || UdpSocket::bind(&address).unwrap_or_else(|e| panic!("{address}: {e}")));
+        there.join().expect("it only binds")
+    }
+
+    /// A thread on a host.
+    pub fn inside<T: Send + 'static>(
+        &self,
+        host: Host,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> thread::JoinHandle<T> {
         let namespace = File::open(format!("/run/netns/{}", self.namespace(host))).expect("the lab is up");
-        let bound = thread::scope(|scope| {
-            // a thread of its own goes there; the socket stays there when the thread has ended
-            let there = scope.spawn(|| {
-                move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).expect("root may");
-                UdpSocket::bind(address)
-            });
-            there.join().expect("it only binds")
-        });
-        bound.unwrap_or_else(|e| panic!("{address}: {e}"))
+        thread::spawn(move || {
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).expect("root may");
+            work()
+        })
     }
 
     /// The number of an interface on a host.

@@ -36,7 +36,15 @@ pub async fn say(stream: &mut TcpStream, message: &Handshake, key: &TagKey) -> R
 pub async fn hear(stream: &mut TcpStream, key: &TagKey) -> Result<Handshake, HandshakeError> {
     within(limits::HANDSHAKE_TIMEOUT, async {
         let mut prefix = [0; wire::PREFIX_LEN];
-        stream.read_exact(&mut prefix).await?;
+        let mut came = 0;
+        while came < prefix.len() {
+            match stream.read(&mut prefix[came..]).await? {
+                0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                more => came += more,
+            }
+            // who says something else is not waited for
+            wire::may_be_handshake(&prefix[..came])?;
+        }
         let decoded = wire::decode_handshake_prefix(&prefix)?;
         let mut rest = vec![0; decoded.rest_len()];
         stream.read_exact(&mut rest).await?;

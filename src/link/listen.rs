@@ -1,18 +1,20 @@
 //! The listening socket: both families on one port, and who may be waiting in its handshake.
 
-use std::collections::HashMap;
+use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::{Arc, Mutex};
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 
 use super::discover;
 use super::interfaces::{self, Interface};
 use super::socket;
-use crate::limits;
 use crate::options::{Bind, SocketOptions};
+use crate::{limits, sys};
 
 /// Listen where `bind` says, or on every address of both families at `port`. One live listener a port: the address is
 /// reused only from connections that have ended, never shared with another process.
@@ -73,7 +75,7 @@ fn open_sharing(addr: SocketAddr, device: &str, options: &SocketOptions) -> io::
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(true)?;
     socket.bind(&addr.into())?;
-    socket.listen(128)?;
+    socket.listen(limits::BACKLOG)?;
     TcpListener::from_std(socket.into())
 }
 
@@ -89,7 +91,7 @@ fn open(addr: SocketAddr, device: Option<&str>, options: &SocketOptions) -> io::
     socket::tune(SockRef::from(&socket), addr.is_ipv6(), options)?;
     socket.set_reuse_address(true)?;
     socket.bind(&addr.into())?;
-    socket.listen(128)?;
+    socket.listen(limits::BACKLOG)?;
     TcpListener::from_std(socket.into())
 }
 
@@ -126,43 +128,93 @@ pub fn holder(port: u16) -> Option<String> {
     None
 }
 
-/// Counts connections that have not finished their handshake, in all and by address.
-#[derive(Clone, Default)]
+/// Connections whose first message has not been heard or not been decided about, a bounded number in all and by address.
+/// Where there is no place the oldest that has said nothing yet gives up its own: who means us speaks at once, so that
+/// nobody who keeps places by silence, or opens one connection after the other, keeps it out.
+#[derive(Clone)]
 pub struct Pending {
-    counts: Arc<Mutex<HashMap<IpAddr, usize>>>,
+    queue: Arc<Mutex<Queue>>,
+    most: usize,
+}
+
+struct Queue {
+    next: u64,
+    /// The oldest first.
+    entries: VecDeque<Entry>,
+}
+
+struct Entry {
+    number: u64,
+    ip: IpAddr,
+    /// Dropped, it tells the connection to go; none once its first message has been heard.
+    stays: Option<oneshot::Sender<Infallible>>,
 }
 
 /// A place among the pending; given up when dropped.
 pub struct PendingPlace {
     pending: Pending,
-    ip: IpAddr,
+    number: u64,
+    displaced: oneshot::Receiver<Infallible>,
+}
+
+impl Default for Pending {
+    fn default() -> Pending {
+        Pending::within(sys::open_files_limit())
+    }
 }
 
 impl Pending {
-    /// A place for a connection from `ip`, if there is one.
+    /// For a process that may have so many descriptors: seven in eight are left to links and files.
+    fn within(descriptors: usize) -> Pending {
+        let most = (descriptors / 8).clamp(limits::PENDING_PER_ADDRESS_MAX, limits::PENDING_MAX);
+        Pending { queue: Arc::new(Mutex::new(Queue { next: 0, entries: VecDeque::new() })), most }
+    }
+
+    /// A place for a connection from `ip`, another's if need be; none if everybody has been heard and waits for an answer.
     pub fn enter(&self, ip: IpAddr) -> Option<PendingPlace> {
-        let mut counts = self.counts.lock().expect("no thread panics while it holds this lock");
-        if counts.values().sum::<usize>() >= limits::PENDING_MAX {
-            return None;
+        let mut queue = self.queue.lock().expect("no thread panics while it holds this lock");
+        let beside = queue.entries.iter().filter(|e| e.ip == ip).count();
+        let is_full = queue.entries.len() >= self.most;
+        if beside >= limits::PENDING_PER_ADDRESS_MAX || is_full {
+            let own_only = beside >= limits::PENDING_PER_ADDRESS_MAX;
+            let oldest = queue.entries.iter().position(|e| e.stays.is_some() && (!own_only || e.ip == ip))?;
+            queue.entries.remove(oldest);
         }
-        let count = counts.entry(ip).or_insert(0);
-        if *count >= limits::PENDING_PER_ADDRESS_MAX {
-            return None;
+        let (stays, displaced) = oneshot::channel();
+        let number = queue.next;
+        queue.next += 1;
+        queue.entries.push_back(Entry { number, ip, stays: Some(stays) });
+        Some(PendingPlace { pending: self.clone(), number, displaced })
+    }
+
+    /// Let the oldest that has said nothing go.
+    pub fn displace_one(&self) {
+        let mut queue = self.queue.lock().expect("no thread panics while it holds this lock");
+        if let Some(oldest) = queue.entries.iter().position(|e| e.stays.is_some()) {
+            queue.entries.remove(oldest);
         }
-        *count += 1;
-        Some(PendingPlace { pending: self.clone(), ip })
+    }
+}
+
+impl PendingPlace {
+    /// Once another has this place.
+    pub async fn displaced(&mut self) {
+        let _ = (&mut self.displaced).await;
+    }
+
+    /// The first message has been heard: the place is kept until it has been decided about.
+    pub fn heard(&mut self) {
+        let mut queue = self.pending.queue.lock().expect("no thread panics while it holds this lock");
+        if let Some(entry) = queue.entries.iter_mut().find(|e| e.number == self.number) {
+            entry.stays = None;
+        }
     }
 }
 
 impl Drop for PendingPlace {
     fn drop(&mut self) {
-        let mut counts = self.pending.counts.lock().expect("no thread panics while it holds this lock");
-        if let Some(count) = counts.get_mut(&self.ip) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.ip);
-            }
-        }
+        let mut queue = self.pending.queue.lock().expect("no thread panics while it holds this lock");
+        queue.entries.retain(|e| e.number != self.number);
     }
 }
 
@@ -197,15 +249,47 @@ mod tests {
         }
     }
 
+    fn ip(last: usize) -> IpAddr {
+        Ipv4Addr::from(u32::try_from(last).unwrap()).into()
+    }
+
+    impl PendingPlace {
+        fn is_displaced(&mut self) -> bool {
+            self.displaced.try_recv() == Err(oneshot::error::TryRecvError::Closed)
+        }
+    }
+
     #[test]
-    fn pending_places_are_bounded_by_address_and_come_back() {
+    fn the_oldest_of_the_same_address_that_is_silent_gives_up_its_place() {
         let pending = Pending::default();
-        let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        let mut places: Vec<_> = (0..limits::PENDING_PER_ADDRESS_MAX).map(|_| pending.enter(ip).unwrap()).collect();
-        assert!(pending.enter(ip).is_none());
-        places.pop();
-        assert!(pending.enter(ip).is_some());
-        drop(places);
-        assert!(pending.counts.lock().unwrap().is_empty());
+        let mut other = pending.enter(ip(2)).unwrap();
+        let mut places: Vec<_> = (0..limits::PENDING_PER_ADDRESS_MAX).map(|_| pending.enter(ip(1)).unwrap()).collect();
+        places[0].heard();
+        let newest = pending.enter(ip(1)).unwrap();
+        let displaced: Vec<bool> = places.iter_mut().skip(1).map(PendingPlace::is_displaced).collect();
+        assert!(displaced[0] && displaced[1..].iter().all(|gone| !gone), "{displaced:?}");
+        assert!(!other.is_displaced(), "another address has places of its own");
+        places.iter_mut().for_each(PendingPlace::heard);
+        drop(newest);
+        let last = pending.enter(ip(1)).unwrap();
+        drop(last);
+        let mut more = pending.enter(ip(1)).unwrap();
+        more.heard();
+        assert!(pending.enter(ip(1)).is_none(), "who has been heard is not displaced");
+        drop((other, places, more));
+        assert!(pending.queue.lock().unwrap().entries.is_empty());
+    }
+
+    #[test]
+    fn places_are_bounded_in_all_and_leave_most_descriptors_to_others() {
+        for (descriptors, most) in [(usize::MAX, 64), (1024, 64), (256, 32), (40, 8)] {
+            let pending = Pending::within(descriptors);
+            let mut places: Vec<_> = (0..3 * most).map(|n| pending.enter(ip(n)).unwrap()).collect();
+            assert_eq!(pending.queue.lock().unwrap().entries.len(), most);
+            let gone = places.iter_mut().map(PendingPlace::is_displaced).position(|gone| !gone);
+            assert_eq!(gone, Some(2 * most), "the oldest went");
+            places.iter_mut().skip(2 * most).for_each(PendingPlace::heard);
+            assert!(pending.enter(ip(1000)).is_none());
+        }
     }
 }

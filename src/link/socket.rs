@@ -84,7 +84,7 @@ pub async fn connect(route: &Route, options: &SocketOptions, mss: Option<u32>) -
 }
 
 /// Let closing throw away what waits to be sent, and tell the peer at once (RST).
-pub(super) fn discard(stream: &TcpStream) {
+pub fn discard(stream: &TcpStream) {
     // where it fails, closing takes longer
     let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
 }

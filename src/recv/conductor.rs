@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::abort;
-use super::door::{Caller, Door, Place, advertised, place, turn_away};
+use super::door::{BUSY, Caller, Door, Place, advertised, place, turn_away};
 use super::stages::Stages;
 use crate::error::{Error, ExitCode, escape_words};
 use crate::ids::{LinkId, SessionId};
@@ -252,10 +252,13 @@ impl Conductor<'_> {
                     drop(self.count(event));
                 }
                 caller = door.next() => {
+                    let is_ours = matches!(&caller.message, Handshake::Join { session, .. } if *session == self.session.session);
                     turn_away(caller, error.exit_code(), &error.reason());
-                    // the answer is small; a moment for it, then this process may end
-                    told = true;
-                    tokio::time::sleep(limits::REDIAL_MIN).await;
+                    if is_ours {
+                        // the answer is small; a moment for it, then this process may end
+                        told = true;
+                        tokio::time::sleep(limits::REDIAL_MIN).await;
+                    }
                 }
             }
         }
@@ -306,7 +309,7 @@ impl Conductor<'_> {
             Handshake::Join { .. } => {
                 turn_away(caller, ExitCode::Network, "no such session: the receiver was started anew");
             }
-            _ => turn_away(caller, ExitCode::Refused, "the receiver is busy with another sender"),
+            _ => turn_away(caller, ExitCode::Refused, BUSY),
         }
     }
 

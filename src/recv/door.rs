@@ -4,19 +4,19 @@ use std::convert::Infallible;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use crate::error::{Error, ExitCode, escape};
 use crate::ids::InstanceId;
+use crate::limits;
 use crate::link::announce::{Announcer, Waiting};
 use crate::link::cables::Cables;
 use crate::link::handshake::{self, HandshakeError};
 use crate::link::listen::{self, Pending, PendingPlace};
 use crate::link::{describe_io, discover, interfaces, socket};
-use crate::options::{Bind, RecvOptions};
+use crate::options::{Bind, Observer, RecvOptions};
 use crate::report::Event;
 use crate::wire::{self, Address, Handshake, Offer, WireError};
 
@@ -25,7 +25,7 @@ pub(super) struct Caller {
     pub(super) stream: TcpStream,
     pub(super) peer: SocketAddr,
     pub(super) message: Handshake,
-    pub(super) _place: PendingPlace,
+    pub(super) place: PendingPlace,
 }
 
 pub(super) fn cannot_listen(options: &RecvOptions, error: &std::io::Error) -> Error {
@@ -154,45 +154,128 @@ pub(super) async fn announced(announcer: Option<&mut Announcer>) -> Infallible {
     }
 }
 
-/// Accept connections and hear each one's first message, a bounded number at a time.
+/// Who was turned away without having been understood: the first few by name, then how many whenever that is ten times
+/// what it was, so that neither a scan of the port nor a flood fills a log.
+#[derive(Clone)]
+pub(super) struct Strangers {
+    count: Arc<AtomicU64>,
+    observer: Observer,
+}
+
+impl Strangers {
+    pub(super) fn seen_by(observer: &Observer) -> Strangers {
+        Strangers { count: Arc::default(), observer: observer.clone() }
+    }
+
+    fn turned_away(&self, peer: SocketAddr, why: &str) {
+        let count = self.count.fetch_add(1, Relaxed) + 1;
+        let peer = peer_name(peer);
+        if !is_worth_a_line(count) {
+            return;
+        }
+        (self.observer)(Event::Warning(if count <= limits::STRANGERS_NAMED {
+            format!("turned away {peer}: {why}")
+        } else {
+            format!("turned away {count} connections that were not blast's, the last from {peer}")
+        }));
+    }
+}
+
+/// Whether to say that a stranger has done something for the so-manieth time.
+pub(super) fn is_worth_a_line(count: u64) -> bool {
+    count <= limits::STRANGERS_NAMED || count.checked_ilog10().is_some_and(|digits| 10_u64.pow(digits) == count)
+}
+
+/// Accept connections and hear each one's first message, a bounded number at a time. What nobody of ours has sent costs a
+/// few system calls: neither a thread nor a file.
 pub(super) async fn answer_the_door(
     listener: TcpListener,
     pending: Pending,
     callers: UnboundedSender<Caller>,
-    observer: crate::options::Observer,
+    strangers: Strangers,
 ) {
-    let strangers = Arc::new(AtomicU64::new(0));
     loop {
-        let (mut stream, peer) = match listener.accept().await {
-            Ok((stream, peer)) => (stream, discover::plain(peer)),
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                let peer = discover::plain(peer);
+                match pending.enter(peer.ip()) {
+                    Some(place) => {
+                        let (callers, strangers) = (callers.clone(), strangers.clone());
+                        tokio::task::spawn_local(hear_first(stream, peer, place, callers, strangers));
+                    }
+                    None => turn_stranger_away(&stream, peer, "too many wait for an answer", &strangers),
+                }
+            }
+            // a connection that died in the queue
+            Err(e) if is_of_one_connection(&e) => {}
+            // out of descriptors or memory is no reason to stop listening
             Err(_) => {
-                // out of descriptors or a connection that died in the queue: neither is a reason to stop listening
-                tokio::time::sleep(Duration::from_millis(50)).await;
-                continue;
+                pending.displace_one();
+                tokio::time::sleep(limits::ACCEPT_PAUSE).await;
             }
-        };
-        let Some(place) = pending.enter(peer.ip()) else { continue };
-        let (callers, observer, strangers) = (callers.clone(), observer.clone(), strangers.clone());
-        tokio::task::spawn_local(async move {
-            let key = wire::PUBLISHED_KEY;
-            match handshake::hear(&mut stream, &key).await {
-                Ok(message) => {
-                    let _ = socket::prepare(&stream);
-                    let _ = callers.send(Caller { stream, peer, message, _place: place });
-                }
-                Err(error) => {
-                    if let HandshakeError::Wire(e @ WireError::Version { .. }) = &error {
-                        let refusal = Handshake::Refuse { code: ExitCode::Refused, reason: e.to_string() };
-                        let _ = handshake::say(&mut stream, &refusal, &key).await;
-                    }
-                    // one line each for the first few; a scan of the port must not fill a log
-                    if strangers.fetch_add(1, Relaxed) < 5 {
-                        observer(Event::Warning(format!("turned away {}: {error}", peer_name(peer))));
-                    }
-                }
-            }
-        });
+        }
+        // Links have their turn, and what has already come of this one is read before others can displace it.
+        tokio::task::yield_now().await;
     }
+}
+
+/// Whether accepting failed for a reason of that connection's, see accept(2).
+fn is_of_one_connection(e: &std::io::Error) -> bool {
+    matches!(
+        e.raw_os_error(),
+        Some(
+            libc::ECONNABORTED
+                | libc::ECONNRESET
+                | libc::EPERM
+                | libc::EPROTO
+                | libc::ENOPROTOOPT
+                | libc::EOPNOTSUPP
+                | libc::ENETDOWN
+                | libc::ENETUNREACH
+                | libc::EHOSTDOWN
+                | libc::EHOSTUNREACH
+                | libc::ENONET
+        )
+    )
+}
+
+async fn hear_first(
+    mut stream: TcpStream,
+    peer: SocketAddr,
+    mut place: PendingPlace,
+    callers: UnboundedSender<Caller>,
+    strangers: Strangers,
+) {
+    let key = wire::PUBLISHED_KEY;
+    let heard = tokio::select! {
+        biased;
+        heard = handshake::hear(&mut stream, &key) => heard,
+        () = place.displaced() => {
+            return turn_stranger_away(&stream, peer, "it said nothing while others came", &strangers);
+        }
+    };
+    match heard {
+        Ok(message) => {
+            place.heard();
+            let _ = socket::prepare(&stream);
+            let _ = callers.send(Caller { stream, peer, message, place });
+        }
+        Err(HandshakeError::Wire(e @ WireError::Version { .. })) => {
+            strangers.turned_away(peer, &e.to_string());
+            let refusal = Handshake::Refuse { code: ExitCode::Refused, reason: e.to_string() };
+            tokio::select! {
+                _ = handshake::say(&mut stream, &refusal, &key) => {}
+                () = place.displaced() => {}
+            }
+        }
+        Err(error) => turn_stranger_away(&stream, peer, &error.to_string(), &strangers),
+    }
+}
+
+/// Close so that nothing is left of the connection, not even in the kernel.
+fn turn_stranger_away(stream: &TcpStream, peer: SocketAddr, why: &str, strangers: &Strangers) {
+    socket::discard(stream);
+    strangers.turned_away(peer, why);
 }
 
 /// Where callers come from.
@@ -211,23 +294,33 @@ impl Door {
         self.callers.recv().await.expect("the door is answered for as long as we live")
     }
 
-    /// The next caller who wants to begin a session.
+    /// The next caller who wants to begin a session. Of several, one who has something to send comes before those who
+    /// measure, who may be any number; of these it is the last.
     pub(super) async fn first_hello(&mut self) -> (Caller, Offer) {
+        let mut chosen: Option<(Caller, Offer)> = None;
         loop {
-            let caller = match self.waiting.take() {
-                Some(caller) => caller,
-                None => self.next().await,
+            let next = match (self.waiting.take(), &chosen) {
+                (Some(caller), _) => Ok(caller),
+                (None, None) => Ok(self.next().await),
+                (None, Some(_)) => self.callers.try_recv(),
             };
-            match &caller.message {
-                Handshake::Hello { offer, .. } => {
+            let Ok(caller) = next else { return chosen.expect("only then is nobody waited for") };
+            match (&caller.message, &chosen) {
+                (Handshake::Hello { offer, .. }, None | Some((_, Offer::Measure))) => {
                     let offer = offer.clone();
-                    return (caller, offer);
+                    if let Some((displaced, _)) = chosen.replace((caller, offer)) {
+                        turn_away(displaced, ExitCode::Refused, "another sender came");
+                    }
                 }
+                (Handshake::Hello { .. }, Some(_)) => turn_away(caller, ExitCode::Refused, BUSY),
                 _ => turn_away(caller, ExitCode::Network, "no such session: the receiver was started anew"),
             }
         }
     }
 }
+
+/// What everybody else is told while a sender is served.
+pub(super) const BUSY: &str = "the receiver is busy with another sender";
 
 pub(super) async fn refuse(stream: &mut TcpStream, error: &Error) {
     let refusal = Handshake::Refuse { code: error.exit_code(), reason: error.reason() };

@@ -16,13 +16,13 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::attributes::{Already, Attributes, Object, Who, apply};
 use super::{Failure, Shared, Stopped, describe};
 use crate::archive::Entry;
 use crate::error::escape;
 use crate::report::NoteKind;
+use crate::sys;
 
 /// Levels of the current path that are kept open, besides the root.
 const CHAIN_OPEN_MAX: usize = 32;
@@ -515,7 +515,7 @@ struct Permit(Arc<Permits>);
 
 impl Permits {
     fn new() -> Arc<Permits> {
-        let limit = (raise_open_limit() / 2).clamp(4 * CHAIN_OPEN_MAX, DIRECTORIES_OPEN_MAX);
+        let limit = (sys::open_files_limit() / 2).clamp(4 * CHAIN_OPEN_MAX, DIRECTORIES_OPEN_MAX);
         Arc::new(Permits { limit, held: Mutex::new(0), freed: Condvar::new() })
     }
 
@@ -537,13 +537,4 @@ impl Drop for Permit {
         *self.0.held.lock().expect("no thread panics while it holds this lock") -= 1;
         self.0.freed.notify_one();
     }
-}
-
-/// Let this process have as many descriptors as it may; returns how many that is.
-fn raise_open_limit() -> usize {
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    // Without the right to raise it, what there is must do.
-    let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).is_ok();
-    let limit = if raised { maximum } else { current };
-    limit.map_or(usize::MAX, |n| n as usize)
 }

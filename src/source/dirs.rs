@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use rustix::fs::{Mode, OFlags, Stat};
 use rustix::io::Errno;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::sys;
 
 /// An inode's name in this system while it runs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -182,7 +183,7 @@ const DIR_FLAGS: OFlags =
 impl Dirs {
     /// As many handles as the process's limit, raised as far as it goes, allows beside sockets and open files.
     pub fn new() -> Dirs {
-        Dirs::with_capacity((raise_open_files_limit() / 4).clamp(16, 1024) as usize)
+        Dirs::with_capacity((sys::open_files_limit() / 4).clamp(16, 1024))
     }
 
     fn with_capacity(capacity: usize) -> Dirs {
@@ -303,18 +304,6 @@ impl Dirs {
 /// Errors that mean: it was listed, and is no longer there.
 pub(super) fn is_vanished(errno: Errno) -> bool {
     matches!(errno, Errno::NOENT | Errno::STALE | Errno::NOTDIR | Errno::LOOP)
-}
-
-/// Raise the soft limit of open files to the hard one, once; returns it.
-fn raise_open_files_limit() -> u64 {
-    static LIMIT: OnceLock<u64> = OnceLock::new();
-    *LIMIT.get_or_init(|| {
-        let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-        match setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
-            Ok(()) => maximum.unwrap_or(u64::MAX),
-            Err(_) => current.unwrap_or(u64::MAX),
-        }
-    })
 }
 
 #[cfg(test)]

@@ -7,9 +7,9 @@ use crate::error::escape;
 #[derive(thiserror::Error, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WireError {
     /// The connection's first bytes are not ours.
-    #[error("the other side does not speak blast (its first bytes are '{}')", escape(first))]
+    #[error("the other side does not speak blast (its first bytes are '{}')", escape(came(first)))]
     NotBlast {
-        /// What stands where the magic should.
+        /// What stands where the magic should; zeros after what has come.
         first: [u8; 8],
     },
     /// The other side is another blast.
@@ -56,4 +56,10 @@ pub enum WireError {
         /// What is wrong with it.
         why: &'static str,
     },
+}
+
+/// Without the zeros that stand for what has not come.
+fn came(first: &[u8; 8]) -> &[u8] {
+    let len = first.iter().rposition(|b| *b != 0).map_or(1, |last| last + 1);
+    &first[..len]
 }

@@ -138,6 +138,17 @@ pub fn encode_handshake(message: &Handshake, key: &TagKey, out: &mut Vec<u8>) {
     out.extend_from_slice(&mac);
 }
 
+/// Whether what has come, if it is less than a prefix, can become one of any version.
+pub fn may_be_handshake(came: &[u8]) -> Result<(), WireError> {
+    let len = came.len().min(MAGIC.len());
+    if came[..len] == MAGIC[..len] {
+        return Ok(());
+    }
+    let mut first = [0; MAGIC.len()];
+    first[..len].copy_from_slice(&came[..len]);
+    Err(WireError::NotBlast { first })
+}
+
 /// The first bytes of a handshake message. Another version's are refused, unless they begin a Refuse, which every
 /// version understands. Allocates nothing.
 pub fn decode_handshake_prefix(bytes: &[u8; PREFIX_LEN]) -> Result<HandshakePrefix, WireError> {

@@ -168,6 +168,7 @@ pub use control::{Ack, Commit, Control, Finish, decode_control};
 pub use error::WireError;
 pub use handshake::{
     Handshake, HandshakePrefix, Layout, Offer, PREFIX_LEN, decode_handshake, decode_handshake_prefix, encode_handshake,
+    may_be_handshake,
 };
 pub use header::{ChunkHead, ChunkKind, ControlHeader, Header, decode_header, encode_chunk_header, encode_control};
 pub use note::notes_that_fit;

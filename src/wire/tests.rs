@@ -486,3 +486,25 @@ fn announcements_with_anything_in_unused_fields_are_refused() {
     let long = Announce::Answer { nonce: [0; 16], port: 1, instance: InstanceId([0; 16]), host: vec![b'x'; 300] };
     assert!(matches!(decode_announce(&encode_announce(&long)), Ok(Announce::Answer { host, .. }) if host.len() == 64));
 }
+
+#[test]
+fn a_stranger_is_known_by_the_first_byte_that_is_not_ours() {
+    let mut ours = Vec::new();
+    encode_handshake(
+        &Handshake::Hello { session: SessionId([7; 16]), offer: Offer::Stream },
+        &PUBLISHED_KEY,
+        &mut ours,
+    );
+    for len in 0..=PREFIX_LEN {
+        assert_eq!(may_be_handshake(&ours[..len]), Ok(()));
+    }
+    for at in 0..MAGIC.len() {
+        let mut other = ours[..=at].to_vec();
+        other[at] ^= 0x20;
+        assert!(matches!(may_be_handshake(&other), Err(WireError::NotBlast { first }) if first[..=at] == other[..]));
+    }
+    let said = |bytes: &[u8]| may_be_handshake(bytes).unwrap_err().to_string();
+    assert_eq!(said(b"G"), "the other side does not speak blast (its first bytes are 'G')");
+    assert_eq!(said(b"\x16\x03\x01\0"), "the other side does not speak blast (its first bytes are '\\x16\\x03\\x01')");
+    assert_eq!(said(&[0; 9]), "the other side does not speak blast (its first bytes are '\\x00')");
+}

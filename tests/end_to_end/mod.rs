@@ -14,5 +14,6 @@ mod memory;
 mod peers;
 mod quiet;
 mod shared;
+mod strangers;
 mod streams;
 mod tree;
