@@ -57,3 +57,11 @@ pub enum WireError {
         why: &'static str,
     },
 }
+
+impl WireError {
+    /// Whether damage on the way can be the reason. Tags and digests are checked before anything else, so whatever is
+    /// wrong behind them was sent so.
+    pub fn may_be_damage(&self) -> bool {
+        matches!(self, WireError::Tag(_) | WireError::PayloadDigest)
+    }
+}
