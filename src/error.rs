@@ -101,7 +101,8 @@ impl Error {
             Error::Destination { .. } => ExitCode::Destination,
             Error::Verification(_) => ExitCode::Verification,
             Error::Interrupted(_) => ExitCode::Interrupted,
-            Error::Peer { code: ExitCode::Whole | ExitCode::Partial, .. } => ExitCode::Bug,
+            // nobody stops for that: the peer lies
+            Error::Peer { code: ExitCode::Whole | ExitCode::Partial, .. } => ExitCode::Verification,
             Error::Peer { code, .. } => *code,
             Error::Bug(_) => ExitCode::Bug,
         }

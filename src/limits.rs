@@ -26,6 +26,9 @@ pub const WINDOW_STALL: Duration = Duration::from_millis(20);
 /// Links of one session at once, the most either side accepts.
 pub const LINKS_MAX: usize = 64;
 
+/// Ids of links that a receiver remembers, so that none joins twice; far more than can be dialled at once.
+pub const JOINED_MAX: usize = 4096;
+
 /// Memory for the contexts of all workers that compress; with many workers it rules out the higher levels.
 pub const COMPRESS_MEMORY: usize = 32 << 20;
 
@@ -95,6 +98,9 @@ pub const LARGE_FILE_LEN: u64 = CHUNK_LEN as u64;
 
 /// Notes kept by name on either side; beyond it they are only counted.
 pub const NOTES_MAX: usize = 10_000;
+
+/// Bytes of their paths and details; beyond it they are only counted, too.
+pub const NOTES_LEN_MAX: usize = 4 << 20;
 
 /// A link with nothing to say sends a ping after this long.
 pub const HEARTBEAT: Duration = Duration::from_millis(2500);

@@ -15,7 +15,7 @@ mod conductor;
 mod door;
 mod stages;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread;
@@ -251,7 +251,7 @@ async fn serve(
         port,
         advertised: advertised(options, port),
         watch: Watch::new(options.timeout, Instant::now()),
-        joined: HashSet::new(),
+        joined: Default::default(),
         damaged: HashMap::new(),
         peers: Vec::new(),
         finish: None,

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::error::ExitCode;
 use crate::ids::{Digest, InstanceCode};
+use crate::limits::{NOTES_LEN_MAX, NOTES_MAX};
 use crate::stats::StageTimes;
 pub use limit::{End, Limit, Limited, limit};
 
@@ -74,7 +75,7 @@ pub struct Note {
     pub detail: String,
 }
 
-/// Notes of one side: the first [`crate::limits::NOTES_MAX`] by name, the rest by number.
+/// Notes of one side: the first [`NOTES_MAX`] by name, [`NOTES_LEN_MAX`] bytes at most, the rest by number.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Notes {
     /// The named ones, in the order they happened.
@@ -83,9 +84,24 @@ pub struct Notes {
     pub losses: u64,
     /// All of them that do not (sockets, owners), named or not.
     pub harmless: u64,
+    /// Bytes of the named ones' text.
+    named_len: usize,
+}
+
+impl Note {
+    /// Bytes of its path and detail.
+    pub fn text_len(&self) -> usize {
+        self.path.len() + self.detail.len()
+    }
 }
 
 impl Notes {
+    /// As another side counted them.
+    pub fn counted(named: Vec<Note>, losses: u64, harmless: u64) -> Notes {
+        let named_len = named.iter().map(Note::text_len).sum();
+        Notes { named, losses, harmless, named_len }
+    }
+
     /// Count one more, and keep its name while there is room. Owner notes are counted only: one line must do.
     pub fn push(&mut self, note: Note) {
         if note.kind.is_loss() {
@@ -94,7 +110,9 @@ impl Notes {
             self.harmless += 1;
         }
         let first_of_kind = || !self.named.iter().any(|n| n.kind == note.kind);
-        if self.named.len() < crate::limits::NOTES_MAX && (note.kind != NoteKind::Owner || first_of_kind()) {
+        let fits = self.named.len() < NOTES_MAX && self.named_len + note.text_len() <= NOTES_LEN_MAX;
+        if fits && (note.kind != NoteKind::Owner || first_of_kind()) {
+            self.named_len += note.text_len();
             self.named.push(note);
         }
     }

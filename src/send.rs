@@ -230,6 +230,15 @@ fn check(commit: &Commit, totals: &Totals) -> Result<(), Error> {
     {
         return Err(Error::Verification("the receiver's stream has another BLAKE3 than the one that was sent".into()));
     }
+    let lost = commit.totals.0 > 0;
+    for (what, theirs, ours) in [
+        ("entries", commit.entries, totals.end.entries),
+        ("content bytes", commit.content_bytes, totals.end.content_bytes),
+    ] {
+        if theirs > ours || theirs < ours && !lost {
+            return Err(Error::Verification(format!("the receiver has {theirs} {what}, {ours} were sent")));
+        }
+    }
     Ok(())
 }
 
@@ -242,7 +251,7 @@ fn report(
     elapsed: std::time::Duration,
 ) -> Report {
     let source_notes = totals.notes.notes();
-    let sink_notes = crate::report::Notes { named: commit.notes, losses: commit.totals.0, harmless: commit.totals.1 };
+    let sink_notes = crate::report::Notes::counted(commit.notes, commit.totals.0, commit.totals.1);
     Report {
         code: commit
             .code

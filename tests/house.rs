@@ -363,3 +363,51 @@ fn the_rules_see_what_they_are_about() {
     );
     assert_eq!(named_modules(&code).into_iter().collect::<Vec<_>>(), ["z"]);
 }
+
+/// Licences that this program may be built on. Of a choice one is enough, of several together all must be here.
+const LICENCES: [&str; 8] =
+    ["MIT", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "Unicode-3.0", "Unlicense", "CC0-1.0", "MIT-0"];
+
+/// Crates of which there may be two versions: only macros use them, while building.
+const TWICE: [&str; 1] = ["syn"];
+
+#[test]
+fn crates_come_from_one_registry_once_each_and_under_licences_that_allow_it() {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+    let asked =
+        Command::new(cargo).args(["metadata", "--format-version", "1", "--locked"]).current_dir(root()).output();
+    let asked = asked.expect("cargo runs");
+    assert!(asked.status.success(), "{}", String::from_utf8_lossy(&asked.stderr));
+    let known: serde_json::Value = serde_json::from_slice(&asked.stdout).expect("cargo writes JSON");
+    let packages = known["packages"].as_array().expect("a list of packages");
+    assert!(packages.len() > 20, "the rule was asked of {} crates only", packages.len());
+    let (mut wrong, mut names, mut sources) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
+    for package in packages {
+        let name = package["name"].as_str().expect("a name");
+        let licence = package["license"].as_str().unwrap_or("none");
+        if !is_allowed(licence) {
+            wrong.push(format!("{name}: licence {licence}"));
+        }
+        match package["source"].as_str() {
+            None if name == env!("CARGO_PKG_NAME") => {}
+            Some(source) if source.starts_with("registry+") => drop(sources.insert(source)),
+            source => wrong.push(format!("{name}: from {source:?}")),
+        }
+        if !names.insert(name) && !TWICE.contains(&name) {
+            wrong.push(format!("{name}: in two versions"));
+        }
+    }
+    assert_none(wrong, "crates come from the registry, once each, under licences that allow it");
+    assert_eq!(sources.len(), 1, "{sources:?}");
+}
+
+fn is_allowed(licence: &str) -> bool {
+    let plain = licence.replace(['(', ')'], "").replace('/', " OR ");
+    plain.split(" AND ").all(|part| part.split(" OR ").any(|one| LICENCES.contains(&one.trim())))
+}
+
+#[test]
+fn a_choice_of_licences_needs_one_and_several_together_need_all() {
+    assert!(is_allowed("MIT OR GPL-3.0") && is_allowed("MIT/Apache-2.0") && is_allowed("(MIT OR X) AND Unicode-3.0"));
+    assert!(!is_allowed("MIT AND GPL-3.0") && !is_allowed("GPL-3.0 OR LGPL-2.1") && !is_allowed("none"));
+}

@@ -240,7 +240,7 @@ pub fn verified(verified: &Verified, elapsed: Duration) -> String {
 }
 
 fn verdict(report: &Report, side: &Side) -> String {
-    let lost = report.source_notes.losses + report.sink_notes.losses;
+    let lost = report.source_notes.losses.saturating_add(report.sink_notes.losses);
     match (report.code, side) {
         (ExitCode::Whole, Side::Recv(Destination::Stdout)) => {
             "whole: every byte was verified and written to standard output".to_owned()

@@ -74,13 +74,15 @@ impl Pulse {
 pub enum ReadError {
     /// The connection is gone.
     Ended(Ended),
-    /// Its bytes make no sense: damaged, or a peer that breaks the protocol. The link ends, not the session.
-    Wire(WireError),
+    /// Its bytes are damaged. The link ends, not the session.
+    Damaged(WireError),
+    /// Its bytes came as they were sent and break the protocol.
+    Violation(WireError),
 }
 
 impl From<WireError> for ReadError {
     fn from(e: WireError) -> ReadError {
-        ReadError::Wire(e)
+        if e.may_be_damage() { ReadError::Damaged(e) } else { ReadError::Violation(e) }
     }
 }
 
@@ -93,6 +95,11 @@ impl From<io::Error> for ReadError {
 /// Bytes that are read beyond a payload: an acknowledgement of a few links, with its header.
 const AHEAD_LEN: usize = 512;
 
+/// After so much of it in a row the session's other tasks have a turn, even if there is more to read: a peer that never
+/// stops talking must not keep its link, the conductor or the timers from theirs. In units: a frame is one, and so is
+/// each KiB of a control frame and each 64 KiB of a chunk.
+const TURN: usize = 64;
+
 /// Who waited this long for bytes was asleep, and has been woken for as many as it asked for.
 const WOKEN: Duration = Duration::from_micros(100);
 
@@ -104,12 +111,14 @@ pub struct FrameReader<'a> {
     ahead: [u8; AHEAD_LEN],
     start: usize,
     end: usize,
+    /// How much of its turn it has used.
+    turn: usize,
 }
 
 impl<'a> FrameReader<'a> {
     /// A reader at the start of a frame.
     pub fn new(stream: &'a TcpStream, pulse: &'a Pulse, key: &'a TagKey) -> FrameReader<'a> {
-        FrameReader { inlet: Inlet::new(stream, pulse), key, ahead: [0; AHEAD_LEN], start: 0, end: 0 }
+        FrameReader { inlet: Inlet::new(stream, pulse), key, ahead: [0; AHEAD_LEN], start: 0, end: 0, turn: 0 }
     }
 
     /// The end is near: nothing waits for a portion any more.
@@ -125,6 +134,11 @@ impl<'a> FrameReader<'a> {
 
     /// The next frame's header. Its payload must be read before the next call.
     pub async fn header(&mut self) -> Result<Header, ReadError> {
+        self.turn += 1;
+        if self.turn >= TURN {
+            self.turn = 0;
+            tokio::task::yield_now().await;
+        }
         self.ahead.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
         while self.end < HEADER_LEN {
@@ -132,7 +146,12 @@ impl<'a> FrameReader<'a> {
         }
         self.start = HEADER_LEN;
         let header = self.ahead.first_chunk().expect("it holds more than a header");
-        Ok(wire::decode_header(header, self.key)?)
+        let header = wire::decode_header(header, self.key)?;
+        self.turn += match &header {
+            Header::Control(control) => control.payload_len() >> 10,
+            Header::Chunk(head) => head.payload_len as usize >> 16,
+        };
+        Ok(header)
     }
 
     /// Fill `payload` from the connection.

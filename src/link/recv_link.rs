@@ -26,6 +26,7 @@ use crate::flow::RecvFlow;
 use crate::ids::{LinkId, SessionId};
 use crate::limits;
 use crate::queue::Putter;
+use crate::report::Note;
 use crate::stats::{Lap, LinkStats, Stats};
 use crate::wire::{self, ChunkHead, Commit, Control, Header, TagKey};
 
@@ -77,7 +78,7 @@ pub struct RecvSession {
     /// Its decisions.
     pub flow: Mutex<RecvFlow<Chunk>>,
     /// Notes of the sender that have arrived, contiguous from 0.
-    pub notes: Mutex<Vec<crate::report::Note>>,
+    pub notes: Mutex<Vec<Note>>,
     /// Keys the tags.
     pub key: TagKey,
     /// Buffers.
@@ -107,6 +108,31 @@ impl RecvSession {
     /// The last words.
     pub fn last_words(&self) -> MutexGuard<'_, LastWords> {
         self.last_words.lock().expect("no thread panics while it holds this lock")
+    }
+
+    /// Keep the sender's notes from number `first` on, as far as they are new. They go straight to where they are kept,
+    /// bounded: a mailbox would grow while its owner does something else. Says how the sender broke the protocol.
+    fn take_notes(&self, first: u64, notes: Vec<Note>) -> Result<(), String> {
+        let mut have = self.notes.lock().expect("no thread panics while it holds this lock");
+        // with a gap before them they are of no use; the sender says them again
+        let Some(known) = (have.len() as u64).checked_sub(first) else { return Ok(()) };
+        let known = usize::try_from(known).unwrap_or(usize::MAX);
+        if notes.len() <= known {
+            return Ok(());
+        }
+        let mut len: usize = have.iter().map(Note::text_len).sum();
+        for note in notes.into_iter().skip(known) {
+            len += note.text_len();
+            if have.len() == limits::NOTES_MAX || len > limits::NOTES_LEN_MAX {
+                return Err("it sent more notes than a side keeps".into());
+            }
+            have.push(note);
+        }
+        drop(have);
+        self.bells.ring_all();
+        // they may be the last that Finish counts
+        self.tell(LinkEvent::Complete);
+        Ok(())
     }
 
     /// Where links and threads report.
@@ -169,7 +195,9 @@ pub async fn run(
     let bell = session.bells.add(link);
     if let Err(violation) = session.flow().link_up(link) {
         session.bells.remove(link);
-        return Ended::lost(violation.to_string());
+        let ended = Ended::lost(violation.to_string());
+        session.tell(LinkEvent::Stillborn { link, stats, ended: ended.clone() });
+        return ended;
     }
     let pulse = Pulse::start();
     let (pong, failed, heard_first) = (Cell::new(None), Cell::new(None), Notify::new());
@@ -301,9 +329,13 @@ impl RecvLink<'_> {
         match self.read_frames().await {
             Ok(ended) => ended,
             Err(ReadError::Ended(ended)) => ended,
-            Err(ReadError::Wire(e)) => {
+            Err(ReadError::Damaged(e)) => {
                 self.stats.corrupt.fetch_add(1, Relaxed);
                 Ended::damaged(e.to_string())
+            }
+            Err(ReadError::Violation(e)) => {
+                self.violation(e.to_string());
+                self.broken().await
             }
         }
     }
@@ -352,7 +384,7 @@ impl RecvLink<'_> {
                         Ok(arrival) => arrival,
                         Err(violation) => {
                             self.violation(violation.to_string());
-                            return Ok(Ended::lost("the peer broke the protocol"));
+                            return Ok(self.broken().await);
                         }
                     };
                     let mut buf = match spare.take() {
@@ -403,7 +435,13 @@ impl RecvLink<'_> {
                 self.bell.ring();
             }
             Control::Pong(_) => {}
-            Control::Notes { .. } | Control::Finish(_) => self.session.tell(LinkEvent::Control(control)),
+            Control::Notes { first, notes } => {
+                if let Err(what) = self.session.take_notes(first, notes) {
+                    self.violation(what);
+                    return Some(self.broken().await);
+                }
+            }
+            Control::Finish(_) => self.session.tell(LinkEvent::Control(control)),
             Control::Abort { .. } => {
                 self.session.tell(LinkEvent::Control(control));
                 return Some(Ended::by_peer("the other side stopped"));
@@ -415,6 +453,7 @@ impl RecvLink<'_> {
             }
             Control::Ack(_) | Control::Commit(_) | Control::Links(_) => {
                 self.violation("it sent a receiver's frame to the receiver".into());
+                return Some(self.broken().await);
             }
         }
         None
@@ -423,6 +462,16 @@ impl RecvLink<'_> {
     async fn until_closed(&self) {
         let _ = rustix::net::shutdown(self.stream, rustix::net::Shutdown::Write);
         let _ = timeout(limits::DRAIN, read::drain(self.stream, self.pulse)).await;
+    }
+
+    /// After a violation nothing that comes counts. The connection stays for a moment, so that the writing side can say
+    /// why the session ends.
+    async fn broken(&self) -> Ended {
+        // also if this was its first frame
+        self.heard_first.notify_one();
+        let closed = timeout(limits::DRAIN, read::drain(self.stream, self.pulse)).await.is_ok();
+        let reason = "the peer broke the protocol";
+        if closed { Ended::by_peer(reason) } else { Ended::lost(reason) }
     }
 
     fn violation(&self, what: String) {

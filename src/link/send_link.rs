@@ -23,7 +23,7 @@ use super::throttle::{Limits, Throttle};
 use super::{Bell, Bells, Clock, Ended, LinkEvent, read, socket, write};
 use crate::chunk::Sealed;
 use crate::error::ExitCode;
-use crate::flow::{Lack, Poll, SendFlow, Why};
+use crate::flow::{Lack, Poll, SendFlow, Violation, Why};
 use crate::ids::{LinkId, SessionId};
 use crate::limits;
 use crate::options::SocketOptions;
@@ -268,6 +268,16 @@ enum Turn {
     At(Instant),
     /// It is better not sent at all; there is another look then.
     Not(Instant),
+}
+
+/// What a control frame asks of the reading side.
+enum Next {
+    /// The next frame.
+    Frame,
+    /// The connection is over.
+    End(Ended),
+    /// The peer broke the protocol, in these words.
+    Broken(String),
 }
 
 enum Owed {
@@ -530,23 +540,36 @@ impl SendLink<'_> {
                     if !self.proven.get() && self.pulse.has_lived() && moves() {
                         self.prove();
                     }
-                    if let Some(ended) = self.handle(control) {
-                        return ended;
+                    match self.handle(control) {
+                        Next::Frame => {}
+                        Next::End(ended) => return ended,
+                        Next::Broken(what) => {
+                            self.violation(what);
+                            return self.broken().await;
+                        }
                     }
                 }
                 Ok(None) => {
                     self.violation("it sent a chunk to the sender".into());
-                    return Ended::lost("the peer broke the protocol");
+                    return self.broken().await;
                 }
                 Err(ReadError::Ended(ended)) => return ended,
-                Err(ReadError::Wire(e)) => return Ended::damaged(e.to_string()),
+                Err(ReadError::Damaged(e)) => return Ended::damaged(e.to_string()),
+                Err(ReadError::Violation(e)) => {
+                    self.violation(e.to_string());
+                    return self.broken().await;
+                }
             }
         }
     }
 
-    fn handle(&self, control: Control) -> Option<Ended> {
+    fn handle(&self, control: Control) -> Next {
         match control {
-            Control::Ack(ack) => self.handle_ack(&ack),
+            Control::Ack(ack) => {
+                if let Err(violation) = self.handle_ack(&ack) {
+                    return Next::Broken(violation.to_string());
+                }
+            }
             Control::Ping(n) => {
                 self.pong.set(Some(n));
                 self.bell.ring();
@@ -554,15 +577,14 @@ impl SendLink<'_> {
             Control::Pong(_) => {}
             Control::Abort { .. } => {
                 self.session.tell(LinkEvent::Control(control));
-                return Some(Ended::by_peer("the other side stopped"));
+                return Next::End(Ended::by_peer("the other side stopped"));
             }
-            Control::Bye => return Some(Ended::by_peer("the other side said goodbye")),
             Control::Commit(_) | Control::Links(_) => self.session.tell(LinkEvent::Control(control)),
-            Control::Notes { .. } | Control::Finish(_) => {
-                self.violation("it sent a sender's frame to the sender".into());
+            Control::Notes { .. } | Control::Finish(_) | Control::Bye => {
+                return Next::Broken("it sent a sender's frame to the sender".into());
             }
         }
-        None
+        Next::Frame
     }
 
     fn prove(&self) {
@@ -570,7 +592,7 @@ impl SendLink<'_> {
         self.session.tell(LinkEvent::Proven { stats: self.stats.clone() });
     }
 
-    fn handle_ack(&self, ack: &wire::Ack) {
+    fn handle_ack(&self, ack: &wire::Ack) -> Result<(), Violation> {
         if !self.proven.get() && ack.links.iter().any(|(link, settled)| *link == self.link && *settled > 0) {
             self.prove();
         }
@@ -578,19 +600,15 @@ impl SendLink<'_> {
             let mut words = self.session.last_words();
             words.notes_acked = words.notes_acked.max(ack.notes.min(words.notes.len() as u64));
         }
-        let outcome = self.session.flow().handle_ack(ack, self.session.clock.now());
-        match outcome {
-            Ok(acked) => {
-                for (_, link) in &acked.lost {
-                    self.lost_on(*link);
-                }
-                self.session.acked();
-                if acked.credit_rose || !acked.lost.is_empty() {
-                    self.session.bells.ring_all();
-                }
-            }
-            Err(violation) => self.violation(violation.to_string()),
+        let acked = self.session.flow().handle_ack(ack, self.session.clock.now())?;
+        for (_, link) in &acked.lost {
+            self.lost_on(*link);
         }
+        self.session.acked();
+        if acked.credit_rose || !acked.lost.is_empty() {
+            self.session.bells.ring_all();
+        }
+        Ok(())
     }
 
     fn lost_on(&self, link: LinkId) {
@@ -606,6 +624,14 @@ impl SendLink<'_> {
             let count = stats.corrupt.fetch_add(1, Relaxed) + 1;
             self.session.tell(LinkEvent::Corrupt { stats, count });
         }
+    }
+
+    /// After a violation nothing that comes counts. The connection stays for a moment, so that the writing side can say
+    /// why the session ends.
+    async fn broken(&self) -> Ended {
+        let closed = timeout(limits::DRAIN, read::drain(self.stream, self.pulse)).await.is_ok();
+        let reason = "the peer broke the protocol";
+        if closed { Ended::by_peer(reason) } else { Ended::lost(reason) }
     }
 
     fn violation(&self, what: String) {

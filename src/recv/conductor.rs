@@ -1,6 +1,6 @@
 //! The receiver's one decider: takes every event, one at a time, and says when the session is over and how.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -23,7 +23,7 @@ use crate::link::recv_link::{self, Go, RecvSession};
 use crate::link::watch::{self, Interrupts, Watch};
 use crate::link::{Ended, LinkEvent, describe_io, discover, handshake};
 use crate::options::RecvOptions;
-use crate::report::{Event, ManifestReport, Note, Notes, Report};
+use crate::report::{Event, ManifestReport, Notes, Report};
 use crate::sink::{Sink, SinkEnd};
 use crate::stats::{Phase, Stage};
 use crate::wire::{Address, Commit, Control, Finish, Handshake, Layout};
@@ -35,8 +35,8 @@ pub(super) struct Conductor<'a> {
     /// Where the sender knows that we can be reached.
     pub(super) advertised: Vec<Address>,
     pub(super) watch: Watch,
-    /// Ids that have joined, so that a repeated Join is refused.
-    pub(super) joined: HashSet<LinkId>,
+    /// Ids that have joined.
+    pub(super) joined: Joined,
     /// How many connections in a row of each peer address ended damaged.
     pub(super) damaged: HashMap<IpAddr, u32>,
     /// What is known of each connection.
@@ -44,6 +44,30 @@ pub(super) struct Conductor<'a> {
     pub(super) finish: Option<Finish>,
     /// Nothing is kept, and anybody else who comes is more important.
     pub(super) measuring: bool,
+}
+
+/// Ids that have joined, so that a repeated Join is refused. Only the highest are remembered, since a peer may join for
+/// ever; whatever is lower counts as joined.
+#[derive(Default)]
+pub(super) struct Joined {
+    latest: BTreeSet<LinkId>,
+    /// Lower ones are not fresh.
+    from: u32,
+}
+
+impl Joined {
+    fn is_fresh(&self, link: LinkId) -> bool {
+        link.0 >= self.from && !self.latest.contains(&link)
+    }
+
+    fn insert(&mut self, link: LinkId) {
+        self.latest.insert(link);
+        if self.latest.len() > limits::JOINED_MAX
+            && let Some(lowest) = self.latest.pop_first()
+        {
+            self.from = lowest.0.saturating_add(1);
+        }
+    }
 }
 
 /// One connection, as the conductor sees it.
@@ -93,6 +117,10 @@ impl Conductor<'_> {
     fn judge(&mut self, link: LinkId, ended: Ended, chunks: u64) -> Ended {
         let Some(at) = self.peers.iter().position(|p| p.link == link) else { return ended };
         let Peer { ip, chunks_before, .. } = self.peers.swap_remove(at);
+        if self.damaged.len() >= limits::JOINED_MAX {
+            // a peer may have any number of addresses
+            self.damaged.clear();
+        }
         let strikes = self.damaged.entry(ip).or_insert(0);
         if chunks - chunks_before >= limits::GOOD_CHUNKS || !(ended.damaged || ended.for_good) {
             *strikes = 0;
@@ -194,8 +222,7 @@ impl Conductor<'_> {
         if layout == Layout::Archive && end.notes.losses == 0 && end.entries != 0 && end.entries != expected.0 {
             return Err(Error::Verification(format!("{} entries arrived, {} were sent", end.entries, expected.0)));
         }
-        let sender_losses = finish.unnamed.0 + self.source_notes().losses;
-        let partial = sender_losses + end.notes.losses > 0;
+        let partial = finish.unnamed.0 > 0 || self.source_notes().losses > 0 || end.notes.losses > 0;
         let commit = Commit {
             code: if partial { ExitCode::Partial } else { ExitCode::Whole },
             entries: if end.entries == 0 { finish.entries } else { end.entries },
@@ -248,7 +275,7 @@ impl Conductor<'_> {
             tokio::select! {
                 Some(event) = inbox.recv() => {
                     // a link that the sender closed has brought it our word, or it is gone
-                    told |= matches!(&event, LinkEvent::Down { ended, .. } if ended.by_peer);
+                    told |= matches!(&event, LinkEvent::Down { ended, .. } | LinkEvent::Stillborn { ended, .. } if ended.by_peer);
                     drop(self.count(event));
                 }
                 caller = door.next() => {
@@ -266,7 +293,7 @@ impl Conductor<'_> {
 
     /// Whether a link of that id could be one of this session.
     fn may_join(&self, session: SessionId, link: LinkId) -> bool {
-        session == self.session.session && !self.joined.contains(&link) && self.watch.connections() < limits::LINKS_MAX
+        session == self.session.session && self.joined.is_fresh(link) && self.peers.len() < limits::LINKS_MAX
     }
 
     /// Decide about a caller once the session runs.
@@ -328,10 +355,6 @@ impl Conductor<'_> {
                 self.session.bells.ring_all();
                 counted.map_err(|v| Error::Verification(format!("the sender broke the protocol: {v}")))
             }
-            Some(LinkEvent::Control(Control::Notes { first, notes })) => {
-                self.take_notes(first, notes);
-                Ok(())
-            }
             Some(LinkEvent::Hopeless { link }) => {
                 if self.peers.iter().all(|p| p.link == link || p.leaving) {
                     let text = "the only link that is left damages every chunk";
@@ -385,15 +408,6 @@ impl Conductor<'_> {
         None
     }
 
-    fn take_notes(&self, first: u64, notes: Vec<Note>) {
-        let mut have = self.session.notes.lock().expect("no thread panics while it holds this lock");
-        let Some(skip) = (have.len() as u64).checked_sub(first) else { return };
-        let room = limits::NOTES_MAX - have.len().min(limits::NOTES_MAX);
-        have.extend(notes.into_iter().skip(usize::try_from(skip).unwrap_or(usize::MAX)).take(room));
-        drop(have);
-        self.session.bells.ring_all();
-    }
-
     /// Finish, once everything it counts is here.
     fn finished(&self) -> Result<Option<Finish>, Error> {
         let Some(finish) = self.finish else { return Ok(None) };
@@ -433,8 +447,8 @@ impl Conductor<'_> {
         elapsed: Duration,
     ) -> Report {
         let mut source_notes = self.source_notes();
-        source_notes.losses += finish.unnamed.0;
-        source_notes.harmless += finish.unnamed.1;
+        source_notes.losses = source_notes.losses.saturating_add(finish.unnamed.0);
+        source_notes.harmless = source_notes.harmless.saturating_add(finish.unnamed.1);
         Report {
             code: source_notes
                 .exit_code()

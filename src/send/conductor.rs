@@ -114,8 +114,11 @@ impl Conductor<'_> {
                 return Err(Error::Peer { code, reason: escape_words(&reason) });
             }
             LinkEvent::Control(Control::Links(addresses)) => {
-                self.fleet.addresses = addresses;
-                self.fleet.grow();
+                // looking at our interfaces is not free, and nothing stops a peer from saying the same for ever
+                if addresses != self.fleet.addresses {
+                    self.fleet.addresses = addresses;
+                    self.fleet.grow();
+                }
             }
             LinkEvent::Enough => return Err(Error::Interrupted("enough was measured".into())),
             LinkEvent::Panicked => return Err(Error::Bug("a thread of the sender panicked".into())),

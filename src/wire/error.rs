@@ -63,3 +63,11 @@ fn came(first: &[u8; 8]) -> &[u8] {
     let len = first.iter().rposition(|b| *b != 0).map_or(1, |last| last + 1);
     &first[..len]
 }
+
+impl WireError {
+    /// Whether damage on the way can be the reason. Tags and digests are checked before anything else, so whatever is
+    /// wrong behind them was sent so.
+    pub fn may_be_damage(&self) -> bool {
+        matches!(self, WireError::Tag(_) | WireError::PayloadDigest)
+    }
+}

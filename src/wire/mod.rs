@@ -40,6 +40,7 @@
 //! - A header whose tag does not fit means that the place where frames begin is lost: the connection is closed, and
 //!   what was sent on it and not acknowledged is sent again elsewhere. The same goes for a control frame that does not
 //!   fit its digest.
+//! - Whatever else is wrong in a frame was sent so, since its tag and digest fit: it ends the session.
 //! - All control frames are absolute or numbered, so a repeated one is harmless. The sender repeats Notes until
 //!   `Ack.notes` covers them, and Finish on each link that comes up, until Commit. The receiver repeats Commit on each
 //!   link that comes up, until Bye.
