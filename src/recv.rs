@@ -257,7 +257,8 @@ async fn serve(
         finish: None,
         measuring,
     };
-    conductor.start_link(LinkId(0), stream, peer, None);
+    let place = door::place(&stream, peer);
+    conductor.start_link(LinkId(0), stream, peer, place, None);
     let outcome = conductor.receive(&mut inbox, door, &mut failure, interrupts).await;
     let mut left = None;
     let outcome = match outcome {

@@ -14,6 +14,7 @@ mod compress;
 mod conductor;
 mod fleet;
 mod knee;
+mod links;
 pub mod measure;
 mod reach;
 mod stages;
@@ -121,10 +122,10 @@ async fn converse(
         signal = interrupts.next() => return Err(Error::Interrupted(format!("{signal} before the receiver was reached"))),
     };
     (options.observer)(Event::Connected { peer: agreed.peer });
-    deliver(&options, stats, source, draft.zip(pen), session, agreed, &mut interrupts, |_, _| {}).await
+    deliver(&options, stats, source, draft.zip(pen), session, agreed, &mut interrupts, |_| {}).await
 }
 
-/// Everything from Welcome on. `begun` is told of the session and of the links, of which there may be more later.
+/// Everything from Welcome on. `begun` is told of the session.
 #[expect(clippy::too_many_arguments, reason = "what a session is made of; two callers")]
 async fn deliver(
     options: &SendOptions,
@@ -134,7 +135,7 @@ async fn deliver(
     session: SessionId,
     agreed: Agreed,
     interrupts: &mut Interrupts,
-    begun: impl FnOnce(&Arc<SendSession>, &Fleet),
+    begun: impl FnOnce(&Arc<SendSession>),
 ) -> Result<Report, Error> {
     let (draft, pen) = manifest.unzip();
     let began = Instant::now();
@@ -175,7 +176,7 @@ async fn deliver(
         fleet: Fleet::launch(&session, options, agreed),
         proof: Proof::default(),
     };
-    begun(&session, &conductor.fleet);
+    begun(&session);
     let outcome = conductor.wait(&mut inbox, stages.totals, interrupts).await;
     let outcome = match outcome {
         Ok((commit, totals)) => {

@@ -39,6 +39,19 @@ pub struct Candidate {
     pub routes: Vec<Route>,
 }
 
+impl Candidate {
+    /// As what it is known once it has a link.
+    pub fn kept(&self) -> Kept {
+        let remote = match &self.routes[..] {
+            [only] => Some(only.remote.ip()),
+            // which of them answers is not known yet
+            _ => None,
+        };
+        let interface = self.routes.first().and_then(|r| r.device.clone()).unwrap_or_else(|| self.name.clone());
+        Kept { link: self.name.clone(), interface, remote }
+    }
+}
+
 /// A pair that has a link already.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept {
@@ -65,6 +78,8 @@ pub enum NoLink {
     NoNetwork,
     /// Both ends are this machine.
     SameMachine,
+    /// Others have been named.
+    NotNamed,
 }
 
 impl fmt::Display for NoLink {
@@ -76,6 +91,7 @@ impl fmt::Display for NoLink {
             NoLink::SameCable(other) => write!(f, "leaves by the same cable as {other}"),
             NoLink::NoNetwork => write!(f, "shares no network with the receiver"),
             NoLink::SameMachine => write!(f, "the receiver is this machine"),
+            NoLink::NotNamed => write!(f, "not named with --link"),
         }
     }
 }
@@ -340,12 +356,17 @@ fn candidate(local: &Local, remotes: impl IntoIterator<Item = SocketAddr>) -> Ca
 
 /// Whether `local` and `remote` are in a network that is on several of our interfaces, so that neither the routes nor ARP
 /// keep to one cable, and IPv6 tells the cables apart.
-pub fn is_better_found_anew(interfaces: &[Interface], local: IpAddr, remote: IpAddr, candidates: &[Candidate]) -> bool {
-    let locals = addresses(interfaces);
+pub fn is_better_found_anew(
+    interfaces: &[Interface],
+    local: IpAddr,
+    remote: IpAddr,
+    found: &[Result<Candidate, NoLink>],
+) -> bool {
+    let (locals, remote) = (addresses(interfaces), canonical(remote));
     let Some(own) = interface_of(&locals, local) else { return false };
+    let is_near = same_network(own.ip, remote, own.prefix) && !locals.iter().any(|l| l.ip == remote);
     let by_cable = |c: &Candidate| c.name == own.interface && is_link_local(c.routes[0].remote.ip());
-    let is_near = same_network(own.ip, canonical(remote), own.prefix);
-    !is_link_local(own.ip) && is_near && is_on_several(&locals, own) && candidates.iter().any(by_cable)
+    !is_link_local(own.ip) && is_near && is_on_several(&locals, own) && found.iter().flatten().any(by_cable)
 }
 
 /// Whether that network is on another interface too.

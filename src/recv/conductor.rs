@@ -93,10 +93,11 @@ impl Conductor<'_> {
         link: LinkId,
         mut stream: TcpStream,
         peer: SocketAddr,
+        place: Place,
         answer: Option<Handshake>,
     ) {
         let session = self.session.clone();
-        let Place { name, instead_of } = place(&stream, peer);
+        let Place { name, instead_of } = place;
         let stats = session.stats.link(&name);
         self.joined.insert(link);
         let go = Arc::<Go>::default();
@@ -296,6 +297,27 @@ impl Conductor<'_> {
         session == self.session.session && self.joined.is_fresh(link) && self.peers.len() < limits::LINKS_MAX
     }
 
+    /// Of two of the sender's cables into one of ours (ARP answers for every address on every interface) the one goes
+    /// that does not belong here: the new one, if it is that, and why; otherwise whoever is here already.
+    fn is_misplaced(&self, place: &Place, ip: IpAddr) -> Option<String> {
+        let here = &place.name;
+        let why = |other: &str| format!("it arrives by {here}, not by {other}, and {here} has a link");
+        let mut others = self.peers.iter().filter(|p| p.interface == *here && p.ip != ip);
+        if let Some(other) = &place.instead_of {
+            return others.next().map(|_| why(other));
+        }
+        for peer in others {
+            let Some(other) = &peer.instead_of else { continue };
+            let (go, why) = (peer.go.clone(), Ended::lost(why(other)));
+            // the sender may be about to close it by itself
+            tokio::task::spawn_local(async move {
+                tokio::time::sleep(limits::MISPLACED).await;
+                go.tell(why);
+            });
+        }
+        None
+    }
+
     /// Decide about a caller once the session runs.
     fn admit(&mut self, caller: Caller) {
         match caller.message {
@@ -309,29 +331,12 @@ impl Conductor<'_> {
                 if !self.may_join(session, link) {
                     return turn_away(caller, ExitCode::Network, "this link has joined before, or there are too many");
                 }
-                let Place { name, instead_of } = place(&caller.stream, caller.peer);
-                // Two of the sender's cables into one of ours: ARP answers for every address on every interface. The one
-                // goes that does not belong here.
-                let why = |other: &str| format!("it arrives by {name}, not by {other}, and {name} has a link");
-                let mut others = self.peers.iter().filter(|p| p.interface == name && p.ip != ip);
-                match &instead_of {
-                    Some(other) if others.next().is_some() => {
-                        return turn_away(caller, ExitCode::Network, &why(other));
-                    }
-                    Some(_) => {}
-                    None => others.for_each(|p| {
-                        if let Some(other) = &p.instead_of {
-                            let (go, why) = (p.go.clone(), Ended::lost(why(other)));
-                            // the sender may be about to close it by itself
-                            tokio::task::spawn_local(async move {
-                                tokio::time::sleep(limits::MISPLACED).await;
-                                go.tell(why);
-                            });
-                        }
-                    }),
+                let place = place(&caller.stream, caller.peer);
+                if let Some(reason) = self.is_misplaced(&place, ip) {
+                    return turn_away(caller, ExitCode::Network, &reason);
                 }
                 let joined = Handshake::Joined { session, link, nonce };
-                self.start_link(link, caller.stream, caller.peer, Some(joined));
+                self.start_link(link, caller.stream, caller.peer, place, Some(joined));
             }
             Handshake::Join { .. } => {
                 turn_away(caller, ExitCode::Network, "no such session: the receiver was started anew");

@@ -91,14 +91,14 @@ fn bound(options: &RecvOptions, interfaces: &[interfaces::Interface], port: u16)
 pub(super) struct Place {
     /// What the link is called here: the interface, or the peer's address where that is all we know.
     pub(super) name: String,
-    /// The interface that has the address which was dialled, if that is another.
+    /// The interface that has the address which was dialled, if that is another by which it could have come.
     pub(super) instead_of: Option<String>,
 }
 
 /// Where a connection comes in. One from a network of that interface's is tied to it, so that what we say leaves by the
 /// same cable.
 pub(super) fn place(stream: &TcpStream, peer: SocketAddr) -> Place {
-    let interfaces = interfaces::list().unwrap_or_default();
+    let interfaces = interfaces::list_without_speed().unwrap_or_default();
     let locals = discover::addresses(&interfaces);
     let by_index = socket::came_in_by(stream).and_then(|index| interfaces.iter().find(|i| i.index == index));
     let by_address = stream.local_addr().ok().and_then(|a| {
@@ -110,9 +110,10 @@ pub(super) fn place(stream: &TcpStream, peer: SocketAddr) -> Place {
     });
     let Some(own) = by_index.or(by_address) else { return Place { name: peer_name(peer), instead_of: None } };
     let ip = discover::canonical(peer.ip());
-    // where the kernel does not tell, it is not known which cable that would be
-    let instead_of = by_address.filter(|other| other.index != own.index).map(|other| other.name.clone());
-    // nor, where ARP answers for another interface's address, that it will stay the same
+    let instead_of =
+        by_address.filter(|other| other.index != own.index && other.is_cable()).map(|other| other.name.clone());
+    // Where the kernel does not tell, it is not known which cable that would be; nor, where ARP answers for another
+    // interface's address, that it will stay the same.
     if by_index.is_some()
         && instead_of.is_none()
         && own.is_cable()

@@ -82,8 +82,8 @@ impl Conductor<'_> {
     fn handle(&mut self, event: LinkEvent) -> Result<Option<Commit>, Error> {
         let tell = &self.options.observer;
         match event {
-            LinkEvent::Up { link, .. } if self.fleet.control == Some(link) => {}
-            LinkEvent::Down { link, .. } if self.fleet.control == Some(link) => self.fleet.control = None,
+            LinkEvent::Up { link, .. } if self.fleet.is_control(link) => {}
+            LinkEvent::Down { link, .. } if self.fleet.is_control(link) => self.fleet.lost_control(),
             LinkEvent::Up { stats, .. } => {
                 self.fleet.needs_no_control();
                 let after = self.watch.up(&stats.name, Instant::now());
@@ -200,11 +200,11 @@ impl Conductor<'_> {
     /// Until the receiver has certainly heard the last word: one link has ended in goodbyes, or none is left.
     pub(super) async fn until_told(&mut self, inbox: &mut UnboundedReceiver<LinkEvent>) {
         // the first connection is up although its link has not said so yet
-        while self.watch.is_untried() || self.watch.connections() > 0 || self.fleet.control.is_some() {
+        while self.watch.is_untried() || self.watch.connections() > 0 || self.fleet.has_control() {
             let Some(event) = inbox.recv().await else { return };
             match event {
                 LinkEvent::Down { ended, .. } if ended.is_over() => return,
-                LinkEvent::Down { link, .. } if self.fleet.control == Some(link) => self.fleet.control = None,
+                LinkEvent::Down { link, .. } if self.fleet.is_control(link) => self.fleet.lost_control(),
                 LinkEvent::Up { stats, .. } => drop(self.watch.up(&stats.name, Instant::now())),
                 LinkEvent::Down { stats, ended, .. } => self.watch.down(&stats.name, &ended, Instant::now()),
                 _ => {}

@@ -9,13 +9,13 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::knee::{Knee, Look, Step};
+use super::links::Links;
 use super::reach::Agreed;
 use crate::ids::LinkId;
 use crate::limits;
-use crate::link::by_hand;
 use crate::link::dial::{self, LinkIds};
 use crate::link::discover::{self, Candidate, Kept};
-use crate::link::interfaces::{self, Kind};
+use crate::link::interfaces::{self, Interface, Kind};
 use crate::link::send_link::{self, Leave, SendSession};
 use crate::options::{LinkSpec, Observer, Schedule, SendOptions};
 use crate::report::Event;
@@ -40,11 +40,9 @@ pub(super) struct Fleet {
     /// Interfaces that the user has left out.
     pub(super) left_out: Vec<String>,
     /// A first connection that is none of the links by hand, so that it carries no chunks.
-    pub(super) control: Option<LinkId>,
-    /// Asks it to go.
-    control_leave: Option<Leave>,
-    /// Links by hand are all there will be.
-    pub(super) by_hand: bool,
+    control: Option<(LinkId, Leave)>,
+    /// There will be no other links than these.
+    fixed: bool,
     /// Where the receiver can be reached, as it says itself.
     pub(super) addresses: Vec<Address>,
 }
@@ -63,6 +61,7 @@ impl Fleet {
     /// Start every link: the first connection, the pairs it revealed or `--link` named, each as often as `--streams`
     /// says.
     pub(super) fn launch(session: &Arc<SendSession>, options: &SendOptions, agreed: Agreed) -> Fleet {
+        let links = Links::find(options, interfaces::list().unwrap_or_default(), &agreed);
         let mut fleet = Fleet {
             session: session.clone(),
             ids: Arc::new(LinkIds::default()),
@@ -73,49 +72,23 @@ impl Fleet {
             room: limits::LINKS_MAX as u16 - 1,
             kept: Vec::new(),
             left_out: LinkSpec::left_out(&options.links),
-            by_hand: LinkSpec::by_hand(&options.links),
+            fixed: agreed.alone || LinkSpec::by_hand(&options.links),
             addresses: agreed.addresses,
             control: None,
-            control_leave: None,
         };
-        let ours = agreed.stream.local_addr().map_or(agreed.peer.ip(), |a| a.ip());
-        let theirs = agreed.peer.ip();
         let mut connection = Some((LinkId(0), agreed.stream));
-        if fleet.by_hand {
-            let locals = discover::locals().unwrap_or_default();
-            let host = agreed.candidate.routes[0].remote;
-            for candidate in by_hand::candidates(&options.links, &locals, &fleet.addresses, host) {
-                let is_first = !agreed.control_only && candidate.routes.iter().any(|r| r.joins(ours, theirs));
-                let first = if is_first { connection.take() } else { None };
-                fleet.keep(candidate, first);
-            }
-        } else if agreed.alone {
-            fleet.by_hand = true;
-            fleet.keep(agreed.candidate.clone(), connection.take());
-        } else {
-            let interfaces = interfaces::list().unwrap_or_default();
-            let is_ours =
-                interfaces.iter().any(|i| i.addresses.iter().any(|(ip, _)| *ip == discover::canonical(theirs)));
-            let mut anew = discover::pair(&interfaces, &fleet.addresses, &[], &fleet.left_out);
-            if agreed.control_only || !is_ours && discover::is_better_found_anew(&interfaces, ours, theirs, &anew) {
-                for candidate in &mut anew {
-                    if candidate.name == agreed.candidate.name && !agreed.control_only {
-                        // better that than nothing
-                        candidate.routes.extend(agreed.candidate.routes.iter().cloned());
-                    }
-                }
-                anew.into_iter().for_each(|candidate| fleet.keep(candidate, None));
-            } else {
-                fleet.keep(agreed.candidate.clone(), connection.take());
-                fleet.grow();
-            }
+        for candidate in links.candidates() {
+            let is_first = links.first.as_ref() == Some(&candidate.name);
+            let first = if is_first { connection.take() } else { None };
+            let own = links.interfaces.iter().map(|(i, _)| i).find(|i| i.name == candidate.kept().interface);
+            fleet.keep(candidate.clone(), own, first);
         }
         if let Some((link, stream)) = connection {
             let session = session.clone();
             // it carries nothing worth a line in a report
             let stats = Arc::new(LinkStats { name: agreed.candidate.name, ..LinkStats::default() });
             let stays = Leave::default();
-            (fleet.control, fleet.control_leave) = (Some(link), Some(stays.clone()));
+            fleet.control = Some((link, stays.clone()));
             let stream = Arc::new(stream);
             tokio::task::spawn_local(async move {
                 send_link::run(&session, link, stats, &stream, true, &stays, pending()).await
@@ -124,9 +97,24 @@ impl Fleet {
         fleet
     }
 
+    /// Whether that connection carries no chunks, so that nobody counts it as a link.
+    pub(super) fn is_control(&self, link: LinkId) -> bool {
+        self.control.as_ref().is_some_and(|(control, _)| *control == link)
+    }
+
+    /// Whether there is still such a connection.
+    pub(super) fn has_control(&self) -> bool {
+        self.control.is_some()
+    }
+
+    /// It is gone.
+    pub(super) fn lost_control(&mut self) {
+        self.control = None;
+    }
+
     /// A link is up, and says whatever is to be said.
-    pub(super) fn needs_no_control(&mut self) {
-        if let Some(leave) = self.control_leave.take() {
+    pub(super) fn needs_no_control(&self) {
+        if let Some((_, leave)) = self.control.as_ref().filter(|(_, leave)| !leave.asked()) {
             leave.ask();
             self.session.bells.ring_all();
         }
@@ -134,30 +122,24 @@ impl Fleet {
 
     /// Add a link for every pair of interfaces that has none.
     pub(super) fn grow(&mut self) {
-        if self.by_hand {
+        if self.fixed {
             return;
         }
         let interfaces = interfaces::list().unwrap_or_default();
         for candidate in discover::pair(&interfaces, &self.addresses, &self.kept, &self.left_out) {
-            self.keep(candidate, None);
+            let own = interfaces.iter().find(|i| i.name == candidate.kept().interface);
+            self.keep(candidate, own, None);
         }
     }
 
-    fn keep(&mut self, candidate: Candidate, mut first: Option<(LinkId, TcpStream)>) {
-        let remote = match &candidate.routes[..] {
-            [only] => Some(only.remote.ip()),
-            // which of them answers is not known yet
-            _ => None,
-        };
-        let interface = candidate.routes[0].device.clone().unwrap_or_else(|| candidate.name.clone());
-        self.kept.push(Kept { link: candidate.name.clone(), interface, remote });
+    /// Keep a link up that leaves by `own`; `first` is a connection of it.
+    fn keep(&mut self, candidate: Candidate, own: Option<&Interface>, mut first: Option<(LinkId, TcpStream)>) {
+        self.kept.push(candidate.kept());
         let turns = Arc::new(Semaphore::new(limits::DIALS_AT_ONCE));
         for _ in 0..self.streams.min(self.room) {
             self.open(&candidate, &turns, first.take());
         }
         if self.auto {
-            let device = candidate.routes.first().and_then(|r| r.device.as_deref());
-            let own = interfaces::list().unwrap_or_default().into_iter().find(|i| Some(i.name.as_str()) == device);
             let (bond, speed) = own.map_or((false, 0), |i| (i.kind == Kind::Bond, i.speed_mbit));
             let knee = Knee::new(bond, speed, Instant::now());
             let stats = self.session.stats.link(&candidate.name);

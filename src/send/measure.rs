@@ -10,17 +10,18 @@ use std::time::Duration;
 use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep};
 
+use super::links::Links;
 use super::reach::{Agreed, agree, agree_over};
 use super::{Source, deliver};
 use crate::error::Error;
 use crate::ids::SessionId;
 use crate::limits;
-use crate::link::discover::{self, Candidate, Kept};
+use crate::link::discover::{Candidate, NoLink};
 use crate::link::interfaces;
 pub use crate::link::interfaces::{Interface, Kind};
 use crate::link::send_link::SendSession;
 use crate::link::watch::Interrupts;
-use crate::link::{by_hand, describe_io, dial};
+use crate::link::{describe_io, dial};
 use crate::options::{Compress, LinkSpec, LinksOptions, SendOptions};
 use crate::stats::Stats;
 use crate::sys::{self, TcpState};
@@ -84,7 +85,7 @@ pub fn run(options: &LinksOptions, tell: &dyn Fn(&str)) -> Result<Survey, Error>
         let left_out = LinkSpec::left_out(&options.send.links);
         let of = |i: Interface| {
             let objection = i.objection().map(|o| o.to_string());
-            let named = left_out.contains(&i.name).then(|| discover::NoLink::LeftOut.to_string());
+            let named = left_out.contains(&i.name).then(|| NoLink::LeftOut.to_string());
             let what = named.or(objection).map_or(Use::Possible, Use::No);
             (i, what)
         };
@@ -109,15 +110,18 @@ async fn survey(options: &LinksOptions, interfaces: Vec<Interface>, tell: &dyn F
         agreed = agree(&send, session, Offer::Measure) => agreed?,
         signal = interrupts.next() => return Err(Error::Interrupted(format!("{signal} before the receiver was reached"))),
     };
-    let links = links(&send, &interfaces, &agreed);
-    let candidates: Vec<Candidate> = links.iter().filter_map(|(_, link)| link.clone().ok()).collect();
+    let links = Links::find(&send, interfaces, &agreed);
     let together = measure(&send, session, agreed, options.time, &mut interrupts).await?;
     let total = together.values().map(|m| m.rate).sum();
     let mut carries: BTreeMap<String, Carries> = BTreeMap::new();
-    for link in &candidates {
+    for link in links.candidates() {
         tell(&link.name);
         let session = fresh_session()?;
-        let alone = match agree_over(link, &send, session, Offer::Measure).await {
+        let agreed = tokio::select! {
+            agreed = agree_over(link, &send, session, Offer::Measure) => agreed,
+            signal = interrupts.next() => return Err(Error::Interrupted(format!("{signal} while measuring"))),
+        };
+        let alone = match agreed {
             Ok(agreed) => {
                 let measured = measure(&send, session, agreed, options.time, &mut interrupts).await?;
                 measured.get(&link.name).copied().ok_or_else(|| "nothing arrived".to_owned())
@@ -128,54 +132,12 @@ async fn survey(options: &LinksOptions, interfaces: Vec<Interface>, tell: &dyn F
         let together = together.get(&link.name).map_or(0.0, |m| m.rate);
         carries.insert(link.name.clone(), Carries { alone: Some(alone), together });
     }
-    let mut named = Vec::new();
-    for (interface, link) in links {
-        match (interface, link) {
-            (Some(interface), Ok(link)) => {
-                let link = carries.remove(&link.name).unwrap_or_default();
-                named.push((interface, Use::Link(link)));
-            }
-            (Some(interface), Err(why)) => named.push((interface, Use::No(why))),
-            (None, _) => {}
-        }
-    }
-    Ok(Survey { interfaces: named, others: carries.into_iter().collect(), together: Some(total) })
-}
-
-/// Every interface with its link or why it has none, and links that have no interface.
-fn links(
-    options: &SendOptions,
-    interfaces: &[Interface],
-    agreed: &Agreed,
-) -> Vec<(Option<Interface>, Result<Candidate, String>)> {
-    let left_out = LinkSpec::left_out(&options.links);
-    let mut links: Vec<(Option<Interface>, Result<Candidate, String>)> = Vec::new();
-    if LinkSpec::by_hand(&options.links) {
-        let locals = discover::addresses(interfaces);
-        let host = agreed.candidate.routes[0].remote;
-        let mut by_hand = by_hand::candidates(&options.links, &locals, &agreed.addresses, host);
-        for interface in interfaces {
-            let link = by_hand.iter().position(|c| c.name == interface.name).map(|at| by_hand.remove(at));
-            links.push((Some(interface.clone()), link.ok_or_else(|| "not named with --link".to_owned())));
-        }
-        links.extend(by_hand.into_iter().map(|link| (None, Ok(link))));
-        return links;
-    }
-    let first = &agreed.candidate;
-    let remote = Some(agreed.peer.ip());
-    let kept = Kept { link: first.name.clone(), interface: first.name.clone(), remote };
-    let kept = if agreed.control_only { Vec::new() } else { vec![kept] };
-    for (interface, link) in interfaces.iter().zip(discover::survey(interfaces, &agreed.addresses, &kept, &left_out)) {
-        let link = match link {
-            Err(_) if interface.name == first.name && !agreed.control_only => Ok(first.clone()),
-            other => other.map_err(|why| why.to_string()),
-        };
-        links.push((Some(interface.clone()), link));
-    }
-    if !agreed.control_only && !interfaces.iter().any(|i| i.name == first.name) {
-        links.push((None, Ok(first.clone())));
-    }
-    links
+    let mut used = |found: Result<Candidate, NoLink>| match found {
+        Ok(link) => Use::Link(carries.remove(&link.name).unwrap_or_default()),
+        Err(why) => Use::No(why.to_string()),
+    };
+    let interfaces = links.interfaces.into_iter().map(|(interface, found)| (interface, used(found))).collect();
+    Ok(Survey { interfaces, others: carries.into_iter().collect(), together: Some(total) })
 }
 
 fn fresh_session() -> Result<SessionId, Error> {
@@ -195,7 +157,7 @@ async fn measure(
     let stats = Arc::new(Stats::default());
     let begun = {
         let (enough, measured) = (enough.clone(), measured.clone());
-        move |session: &Arc<SendSession>, _: &super::Fleet| {
+        move |session: &Arc<SendSession>| {
             let session = session.clone();
             tokio::task::spawn_local(async move {
                 let found = watch(&session, time).await;

@@ -1,6 +1,6 @@
 //! Reaching the receiver and agreeing with it: the first connection, Hello and Welcome.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use tokio::net::TcpStream;
 use tokio::task::spawn_blocking;
@@ -30,6 +30,14 @@ pub(super) struct Agreed {
     pub(super) layout: Layout,
     pub(super) window_chunks: u32,
     pub(super) addresses: Vec<Address>,
+}
+
+impl Agreed {
+    /// Our address and the receiver's of the first connection.
+    pub(super) fn ends(&self) -> (IpAddr, IpAddr) {
+        let theirs = self.peer.ip();
+        (self.stream.local_addr().map_or(theirs, |a| a.ip()), theirs)
+    }
 }
 
 /// Reach the receiver and agree with it.
