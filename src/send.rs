@@ -40,7 +40,7 @@ use crate::ids::SessionId;
 use crate::limits;
 use crate::link::cables::Cables;
 use crate::link::proof::Proof;
-use crate::link::send_link::SendSession;
+use crate::link::send_session::SendSession;
 use crate::link::throttle::Limits;
 use crate::link::watch::{Interrupts, Watch};
 use crate::link::{Clock, describe_io, dial, socket};

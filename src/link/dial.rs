@@ -13,7 +13,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::discover::Candidate;
 use super::handshake::{self, HandshakeError};
-use super::send_link::{self, Leave, SendSession};
+use super::send_link::{self, Leave};
+use super::send_session::SendSession;
 use super::socket::{self, Route};
 use super::{Ended, LinkEvent, describe_io, mtu};
 use crate::error::ExitCode;

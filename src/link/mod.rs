@@ -17,6 +17,7 @@
 //! | `pace` | how much is handed between a socket and us at a time |
 //! | [`throttle`] | how much may be written, and when, where there is a limit |
 //! | [`send_link`], [`recv_link`] | the two ends of one link at work: which frame goes next, what an arriving one means |
+//! | [`send_session`], [`recv_session`] | what all links of a session share |
 //! | [`watch`] | when a session is over without a word; the signals that end it |
 //!
 //! Everything here runs on one tokio thread. The flow's mutex is taken for the length of one decision, never over an
@@ -36,7 +37,9 @@ mod pace;
 pub mod proof;
 pub mod read;
 pub mod recv_link;
+pub mod recv_session;
 pub mod send_link;
+pub mod send_session;
 pub mod socket;
 pub mod throttle;
 pub mod watch;

@@ -13,7 +13,7 @@ use crate::flow::{RecvFlow, Verdict};
 use crate::ids::SessionId;
 use crate::limits;
 use crate::link::cables::Cables;
-use crate::link::recv_link::{Arrived, RecvSession};
+use crate::link::recv_session::{Arrived, RecvSession};
 use crate::link::{Alarm, Clock, LinkEvent, describe_io};
 use crate::options::Window;
 use crate::queue;

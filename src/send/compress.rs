@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::chunk::{Buf, ChunkKind, Compressed, Gauge, Look, Sealed, Sealer};
 use crate::ids::Seq;
-use crate::link::send_link::SendSession;
+use crate::link::send_session::SendSession;
 use crate::options::Compress;
 
 /// How the workers of a session compress.

@@ -15,7 +15,7 @@ use crate::link::LinkEvent;
 use crate::link::cables;
 use crate::link::interfaces;
 use crate::link::proof::{Proof, Stray};
-use crate::link::send_link::SendSession;
+use crate::link::send_session::SendSession;
 use crate::link::watch::{self, Interrupts, Watch};
 use crate::options::{LinkSpec, SendOptions};
 use crate::report::Event;

@@ -19,7 +19,7 @@ use crate::limits;
 use crate::link::discover::{Candidate, NoLink};
 use crate::link::interfaces;
 pub use crate::link::interfaces::{Interface, Kind};
-use crate::link::send_link::SendSession;
+use crate::link::send_session::SendSession;
 use crate::link::watch::Interrupts;
 use crate::link::{describe_io, dial};
 use crate::options::{Compress, LinkSpec, LinksOptions, SendOptions};
@@ -213,7 +213,7 @@ async fn watch(session: &SendSession, time: Duration) -> BTreeMap<String, Measur
 /// Every connection by id, with its link's name and what TCP says of it.
 fn look(session: &SendSession) -> BTreeMap<u32, (String, TcpState)> {
     let connections = session.by_link.lock().expect("no thread panics while it holds this lock");
-    let state = |c: &crate::link::send_link::Connection| {
+    let state = |c: &crate::link::send_session::Connection| {
         Some((c.link.0, (c.stats.name.clone(), sys::tcp_state(&c.stream).ok()?)))
     };
     connections.iter().filter_map(state).collect()

@@ -13,7 +13,7 @@ use crate::chunk::{FileDigest, Ordered, Pool, TransferDigest};
 use crate::error::Error;
 use crate::ids::Digest;
 use crate::limits;
-use crate::link::send_link::SendSession;
+use crate::link::send_session::SendSession;
 use crate::link::{Alarm, describe_io};
 use crate::manifest::Pen;
 use crate::options::SendOptions;
