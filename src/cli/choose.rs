@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use rustix::net::netdevice::index_to_name;
 use rustix::net::{AddressFamily, SocketType, socket};
 
-use super::render::typed;
+use super::events::typed;
 use crate::error::{Error, escape};
 use crate::ids::InstanceCode;
 use crate::report::Found;

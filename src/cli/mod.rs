@@ -7,6 +7,7 @@
 
 mod args;
 mod choose;
+mod events;
 mod exit;
 mod json;
 mod limited;
@@ -90,7 +91,7 @@ fn run(
         let (screen, down) = (screen.clone(), Mutex::new(BTreeMap::new()));
         Arc::new(move |event| {
             let news = is_news(&event, &mut down.lock().unwrap_or_else(|e| e.into_inner()));
-            if let Some(said) = render::event(&event, verbosity).filter(|_| news || verbosity == Verbosity::Verbose) {
+            if let Some(said) = events::said(&event, verbosity).filter(|_| news || verbosity == Verbosity::Verbose) {
                 screen.say(&said);
             }
         })

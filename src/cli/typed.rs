@@ -26,58 +26,31 @@ Exit codes, the same on both sides:
 
 This version neither encrypts nor authenticates: use it on networks you trust.";
 
-const SEND_HELP: &str = "\
-{about}
+/// A command's help: these arguments between what clap puts there.
+macro_rules! help {
+    ($arguments:literal) => {
+        concat!("{about}\n\n{usage-heading} {usage}\n\nArguments:\n", $arguments, "\n\nOptions:\n{options}\n")
+    };
+}
 
-{usage-heading} {usage}
-
-Arguments:
-  SRC...       What to send: directories, files, or - alone for standard input
+const SEND_HELP: &str = help!(
+    "  SRC...       What to send: directories, files, or - alone for standard input
   HOST[:PORT]  The machine where 'blast recv' runs, and its port if not 7411;
                an IPv6 address with a port needs brackets: [fd00::1]:7000;
-               or auto, to find the receiver on the directly attached networks
+               or auto, to find the receiver on the directly attached networks"
+);
 
-Options:
-{options}
-";
+const RECV_HELP: &str = help!(
+    "  DEST  Where it goes: a directory, empty or not there yet (a final slash asks
+        for one), a file not there yet, or - for standard output"
+);
 
-const RECV_HELP: &str = "\
-{about}
+const LINKS_HELP: &str = help!(
+    "  HOST[:PORT]  The machine where 'blast recv' waits, to measure the links to it;
+               it receives nothing and goes on waiting"
+);
 
-{usage-heading} {usage}
-
-Arguments:
-  DEST  Where it goes: a directory, empty or not there yet (a final slash asks
-        for one), a file not there yet, or - for standard output
-
-Options:
-{options}
-";
-
-const LINKS_HELP: &str = "\
-{about}
-
-{usage-heading} {usage}
-
-Arguments:
-  HOST[:PORT]  The machine where 'blast recv' waits, to measure the links to it;
-               it receives nothing and goes on waiting
-
-Options:
-{options}
-";
-
-const VERIFY_HELP: &str = "\
-{about}
-
-{usage-heading} {usage}
-
-Arguments:
-  DIR  The directory that the manifest's paths are in
-
-Options:
-{options}
-";
+const VERIFY_HELP: &str = help!("  DIR  The directory that the manifest's paths are in");
 
 /// Move a tree or a stream between two machines over every cable they share, verified.
 #[derive(Parser)]
