@@ -2,10 +2,12 @@
 //!
 //! 1. Look at the destination before listening, so that a destination that cannot be used costs nothing, and one that
 //!    others can write to is not filled by root without its leave.
-//! 2. Listen, and answer senders that look for a receiver; take the first Hello whose offer fits the destination (Welcome), and every Join of its session.
-//! 3. Confine this thread to the destination, before it starts any that writes. All of this runs in a thread of its own:
-//!    a confinement lasts as long as its thread, and the caller's goes on to other things. Start the stages: `workers` threads open and verify chunks in any order; the flow restores the order; whoever
-//!    completes a gap hands the chunks in order to the sink, which has threads of its own.
+//! 2. Listen, and answer senders that look for a receiver; take the first Hello whose offer fits the destination
+//!    (Welcome), and every Join of its session.
+//! 3. Confine this thread to the destination, before it starts any that writes. All of this runs in a thread of its
+//!    own: a confinement lasts as long as its thread, and the caller's goes on to other things. Start the stages:
+//!    `workers` threads open and verify chunks in any order; the flow restores the order; whoever completes a gap hands
+//!    the chunks in order to the sink, which has threads of its own.
 //! 4. When everything that Finish counts has been delivered: compare digests, let the sink finish and sync.
 //! 5. Say so on every link (Commit, or Abort on any failure), wait for Bye, and report.
 //!
@@ -177,6 +179,7 @@ async fn converse(
         let quiet = RecvOptions { observer: Arc::new(|_| {}), ..options.clone() };
         match serve(&quiet, Arc::default(), None, first, &mut door, &mut interrupts).await {
             Err(error @ Error::Interrupted(_)) if door.waiting.is_none() => return Err(error),
+            Err(error @ Error::Bug(_)) => return Err(error),
             // however it ended, nothing was received and the next one is waited for
             _ => {}
         }

@@ -105,6 +105,7 @@ pub fn typed(addr: &SocketAddr) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn the_receiver_prints_the_line_to_paste() {

@@ -1,8 +1,9 @@
 //! Frames off a connection.
 //!
 //! A read asks for the rest of a payload and the beginning of what follows at once: the next header, and all of a small
-//! frame. So a chunk that is already here costs one system call, and lands where it is worked on. A short read means that the socket is empty; readiness is cleared in
-//! the same call, which saves asking again only to hear "would block".
+//! frame. So a chunk that is already here costs one system call, and lands where it is worked on. A short read means
+//! that the socket is empty; readiness is cleared in the same call, which saves asking again only to hear "would
+//! block".
 //!
 //! On a fast link the socket is told to wake us for a portion, not for every segment (`SO_RCVLOWAT`). Since what comes
 //! may be less than that and need an answer, nobody waits for a portion longer than [`limits::PORTION_PATIENCE`].
