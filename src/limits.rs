@@ -188,7 +188,7 @@ pub const HEDGE_UNMEASURED: Duration = Duration::from_millis(200);
 pub const HEDGE_STARVED: Duration = Duration::from_millis(100);
 
 /// A chunk that is in flight twice is not sent a third time before this long after the second.
-pub const HEDGE_AGAIN: Duration = Duration::from_secs(2);
+pub const HEDGE_AGAIN: Duration = Duration::from_millis(500);
 
 /// Without `--streams`, connections on one link at most.
 pub const STREAMS_AUTO_MAX: u16 = 8;
