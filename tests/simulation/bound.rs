@@ -118,9 +118,10 @@ fn longest_trip(scenario: &Scenario) -> Micros {
 }
 
 /// When links are harmed one after the other, the copy of what the first holds may be on the next, and is sent a third
-/// time only after a while. The first is part of the tail.
+/// time only after a while: four times what a link without a measurement waits for the second. The first is part of
+/// the tail.
 fn late(scenario: &Scenario, bad: u64) -> Micros {
-    bad.saturating_sub(1) * patience(scenario).max(micros(HEDGE_AGAIN))
+    bad.saturating_sub(1) * patience(scenario).max(micros(HEDGE_AGAIN.max(4 * HEDGE_UNMEASURED)))
 }
 
 /// How long an idle link waits, about, before it sends what a silent or slow one holds.
