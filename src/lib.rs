@@ -27,7 +27,7 @@
 //!
 //! - **Numbers come before parallelism.** A chunk has its sequence number from the plan on. What follows runs in any
 //!   order on any thread, and order is restored in one place, the receiver's reassembly buffer. The chunks' contents in
-//!   order are the stream: a valid tar archive, or the raw bytes of one file or of standard input.
+//!   order are the stream: a valid tar archive, or the raw bytes of one file, block device or standard input.
 //! - **Two kinds of chunk.** A *mixed* chunk holds whole small entries, headers and padding; the worker that lays it
 //!   out opens and reads them there and then, so a file that has vanished or shrunk is left out or told truly and
 //!   disturbs no other. A *data* chunk is one aligned slice of a large file or raw stream and nothing else: it bypasses
@@ -60,14 +60,14 @@
 //!
 //! | room | what it does | what it never does |
 //! |---|---|---|
-//! | [`error`] [`ids`] [`limits`] [`options`] [`queue`] [`report`] [`stats`] [`sys`] | the ground floor: words and bounds all share; `sys` has the only unsafe code | import another room |
+//! | [`device`] [`error`] [`ids`] [`limits`] [`options`] [`queue`] [`report`] [`stats`] [`sys`] | the ground floor: words and bounds all share; `sys` has the only unsafe code | import another room |
 //! | [`wire`] | frames and handshake messages to bytes and back; its documentation is the wire format | see a socket |
 //! | [`archive`] | the tar dialect: one entry's headers to bytes and back | I/O |
 //! | [`manifest`] | digests of files as `b3sum` writes them: one line to bytes and back, and the file they go to | read what is listed |
 //! | [`chunk`] | buffers, digests, seal and open | I/O |
 //! | [`flow`] | the protocol's decisions, as state machines | name a clock, thread, socket or file |
-//! | [`source`] | what is sent: walk, plan, fill, standard input | follow a link, write |
-//! | [`sink`] | what is received: unpack, writers, raw targets; nothing leaves its root or replaces what is there | trust a name |
+//! | [`source`] | what is sent: walk, plan, fill, block devices, standard input | follow a link, write |
+//! | [`sink`] | what is received: unpack, writers, raw targets (file, block device, standard output); nothing leaves its root or replaces what is there | trust a name |
 //! | [`link`] | the only sockets: find, announce, dial, accept, handshake, read, write | touch a file |
 //! | [`send`] [`recv`] | the two conductors, mirrored: build the stages, own the session, wait, report | move bytes themselves |
 //! | [`verify`] | compare a tree with a manifest | write |
@@ -95,11 +95,12 @@
 //! - Replacing anything in a destination: one that holds more than empty directories is refused.
 //! - In this version: encryption and authentication (the wire has their place; whoever reaches the port can talk to
 //!   it), resuming after either process has ended, starting the receiver over ssh, extended attributes, ACLs, devices
-//!   and holes.
+//!   inside a tree and holes.
 
 pub mod archive;
 pub mod chunk;
 pub mod cli;
+pub mod device;
 pub mod error;
 pub mod flow;
 pub mod ids;

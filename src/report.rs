@@ -201,6 +201,8 @@ pub struct Report {
     pub empty_stdin: bool,
     /// The manifest, if one was asked for.
     pub manifest: Option<ManifestReport>,
+    /// Bytes of the block device that this receiver wrote to.
+    pub device_size: Option<u64>,
 }
 
 /// What came of a manifest.

@@ -66,6 +66,11 @@ pub fn run(options: SendOptions, stats: Arc<Stats>) -> Result<Report, Error> {
     if manifest.is_some() {
         source = source.recorded();
     }
+    if let Source::Tree(tree) = &source
+        && let Some(warning) = tree.warning()
+    {
+        (options.observer)(Event::Warning(warning.to_owned()));
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -80,20 +85,20 @@ enum Source {
     /// Worthless bytes until there are enough.
     Measure(Arc<AtomicBool>),
     Stdin,
-    Tree(source::Tree),
+    Tree(Box<source::Tree>),
 }
 
 impl Source {
     fn open(sources: &Sources) -> Result<Source, Error> {
         match sources {
             Sources::Stdin => Ok(Source::Stdin),
-            Sources::Paths(paths) => Ok(Source::Tree(source::open_tree(paths)?)),
+            Sources::Paths(paths) => Ok(Source::Tree(Box::new(source::open_tree(paths)?))),
         }
     }
 
     fn recorded(self) -> Source {
         match self {
-            Source::Tree(tree) => Source::Tree(tree.recorded()),
+            Source::Tree(tree) => Source::Tree(Box::new(tree.recorded())),
             other => other,
         }
     }
@@ -273,5 +278,6 @@ fn report(
         sender_stages: session.stats.stages(Stage::Send),
         receiver_stages: commit.stages,
         empty_stdin: totals.is_stdin && totals.end.stream_bytes == 0,
+        device_size: None,
     }
 }

@@ -56,6 +56,16 @@ pub fn set_receive_low_water(socket: impl AsFd, bytes: usize) -> io::Result<()> 
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Bytes of a block device.
+pub fn block_device_len(device: impl AsFd) -> io::Result<u64> {
+    // BLKGETSIZE64 of linux/fs.h: made of the size of a size_t, and yet it writes eight bytes everywhere.
+    const LEN: rustix::ioctl::Opcode = rustix::ioctl::opcode::read::<usize>(0x12, 114);
+    // SAFETY: this operation of a block device writes one u64 to the place that the getter has for one, and reads
+    // nothing. Whatever else the descriptor is refuses it: 0x12 is the number of block devices alone.
+    let len = unsafe { rustix::ioctl::ioctl(device, rustix::ioctl::Getter::<LEN, u64>::new()) };
+    len.map_err(io::Error::from)
+}
+
 /// What TCP says of a connection (`TCP_INFO`, see tcp(7)).
 #[derive(Default, Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TcpState {

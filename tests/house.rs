@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The ground floor: imported by all, imports only itself.
-const GROUND: [&str; 8] = ["error", "ids", "limits", "options", "queue", "report", "stats", "sys"];
+const GROUND: [&str; 9] = ["device", "error", "ids", "limits", "options", "queue", "report", "stats", "sys"];
 
 /// Every other room with the rooms it may import beside the ground floor.
 const IMPORTS: [(&str, &[&str]); 12] = [

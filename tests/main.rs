@@ -10,6 +10,7 @@ mod hosts;
 mod house;
 mod instructions;
 mod links;
+mod loops;
 mod pair;
 mod race;
 mod relay;

@@ -369,6 +369,17 @@ fn hello_with_a_file() {
 }
 
 #[test]
+fn hello_with_a_block_device() {
+    handshake_golden(
+        Handshake::Hello { session: SESSION, offer: Offer::Device { name: b"sdb1".to_vec(), size: 70_000_128 } },
+        "626c6173740d0a00 0100 01 00 1d00 0000 | magic, version, kind, reserved, body length, reserved
+         000102030405060708090a0b0c0d0e0f | session
+         05 001e2c0400000000 73646231 | block device, size, name
+         9962140338b81f91239acc3e34fd9e75 | MAC",
+    );
+}
+
+#[test]
 fn hello_with_standard_input() {
     handshake_golden(
         Handshake::Hello { session: SESSION, offer: Offer::Stream },

@@ -35,6 +35,7 @@ pub fn report(report: &Report, side: &Side) -> String {
         stages: Ends { sender: stages(&report.sender_stages), receiver: stages(&report.receiver_stages) },
         notes: Ends { sender: NotesJson::of(&report.source_notes), receiver: NotesJson::of(&report.sink_notes) },
         manifest: report.manifest.as_ref().map(ManifestJson::of),
+        device: report.device_size.map(|size| DeviceJson { size, left: size.saturating_sub(report.content_bytes) }),
     })
 }
 
@@ -68,6 +69,14 @@ struct ReportJson<'a> {
     stages: Ends<Vec<StageJson>>,
     notes: Ends<NotesJson<'a>>,
     manifest: Option<ManifestJson<'a>>,
+    device: Option<DeviceJson>,
+}
+
+#[derive(Serialize)]
+struct DeviceJson {
+    size: u64,
+    /// Behind what was written.
+    left: u64,
 }
 
 #[derive(Serialize)]
@@ -366,6 +375,7 @@ mod tests {
             receiver_stages: Vec::new(),
             empty_stdin: false,
             manifest: Some(ManifestReport { path: "m".into(), files: 1, foreign: 0, failed: None }),
+            device_size: Some(10),
         }
     }
 
@@ -401,6 +411,7 @@ mod tests {
                 "receiver": none,
             },
             "manifest": { "path": "m", "files": 1, "foreign": 0, "failed": null },
+            "device": { "size": 10, "left": 7 },
         });
         assert_eq!(read, right);
     }

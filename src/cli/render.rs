@@ -67,6 +67,9 @@ pub fn report(report: &Report, side: &Side, verbosity: Verbosity) -> String {
     if let Some(manifest) = &report.manifest {
         let _ = writeln!(out, "{}", manifest_line(manifest));
     }
+    if let Some(size) = report.device_size {
+        let _ = writeln!(out, "{}", device_line(size, report.content_bytes));
+    }
     let notes = [&report.source_notes, &report.sink_notes];
     harmless(&mut out, notes, verbosity);
     losses(&mut out, notes, verbosity);
@@ -83,6 +86,14 @@ pub fn partial(report: &Report, side: &Side) -> String {
         let _ = writeln!(out, "{}", manifest_line(manifest));
     }
     out + &verdict(report, side)
+}
+
+fn device_line(size: u64, written: u64) -> String {
+    let size_said = bytes_exact(size);
+    match size.saturating_sub(written) {
+        0 => format!("device           {size_said}, written to its end"),
+        left => format!("device           {size_said}; its last {} are as they were", bytes_exact(left)),
+    }
 }
 
 fn manifest_line(manifest: &ManifestReport) -> String {
@@ -341,6 +352,7 @@ mod tests {
             receiver_stages: Vec::new(),
             empty_stdin: false,
             manifest: None,
+            device_size: None,
         }
     }
 

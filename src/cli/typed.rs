@@ -16,7 +16,7 @@ use crate::options::{Allow, Bind, Compress, LinkSpec};
 const AFTER_HELP: &str = "\
 On one machine 'blast recv /restore', on the other 'blast send /data HOST'. A tree
 sent to a directory is unpacked there, to a file or to - it is a tar archive; a
-single file or standard input arrives as its bytes.
+single file, a block device or standard input arrives as its bytes.
 
 Exit codes, the same on both sides:
   0  whole: all of it synced and verified     4  network lost or never reached
@@ -34,7 +34,8 @@ macro_rules! help {
 }
 
 const SEND_HELP: &str = help!(
-    "  SRC...       What to send: directories, files, or - alone for standard input
+    "  SRC...       What to send: directories, files, one block device, or - alone for
+               standard input
   HOST[:PORT]  The machine where 'blast recv' runs, and its port if not 7411;
                an IPv6 address with a port needs brackets: [fd00::1]:7000;
                or auto, to find the receiver on the directly attached networks"
@@ -42,7 +43,8 @@ const SEND_HELP: &str = help!(
 
 const RECV_HELP: &str = help!(
     "  DEST  Where it goes: a directory, empty or not there yet (a final slash asks
-        for one), a file not there yet, or - for standard output"
+        for one), a file not there yet, a block device that nobody uses, or - for
+        standard output"
 );
 
 const LINKS_HELP: &str = help!(

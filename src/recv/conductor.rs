@@ -474,6 +474,7 @@ impl Conductor<'_> {
             sender_stages: Vec::new(),
             receiver_stages: self.session.stats.stages(Stage::Receive),
             empty_stdin: false,
+            device_size: end.device_size,
         }
     }
 }

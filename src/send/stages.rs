@@ -63,14 +63,14 @@ impl Stages {
         let stats = session.stats.clone();
         let is_stdin = matches!(source, Source::Stdin);
         let name = match source.offer() {
-            Offer::File { name, .. } => Some(name),
+            Offer::File { name, .. } | Offer::Device { name, .. } => Some(name),
             Offer::Stream | Offer::Measure | Offer::Tree { .. } => None,
         };
         let running = match source {
             Source::Stdin => source::start_stdin(pool.clone(), stats.clone(), notes.clone()),
             Source::Measure(enough) => source::start_filler(pool.clone(), stats.clone(), notes.clone(), enough),
             Source::Tree(tree) => {
-                source::start(tree, agreed.layout, pool.clone(), stats.clone(), notes.clone(), workers)
+                source::start(*tree, agreed.layout, pool.clone(), stats.clone(), notes.clone(), workers)
             }
         };
         let folded = Arc::new(Mutex::new(Folded {

@@ -1,4 +1,5 @@
-//! What is received: a stream of chunks, in order, becomes a tree, a file or the bytes of standard output.
+//! What is received: a stream of chunks, in order, becomes a tree, a file, or the bytes of a block device or of standard
+//! output.
 //!
 //! The steps, for a tree:
 //!
@@ -10,7 +11,7 @@
 //!    has left its subtree and its last job is done, children before parents. Until then it is 0700.
 //! 4. *sync* (sequential, once): every file system that was written to. Nothing was received before that.
 //!
-//! For a file or standard output there is one thread, which writes the chunks' contents in order.
+//! For a file, a device or standard output there is one thread, which writes the chunks' contents in order.
 //!
 //! Before the first of these threads starts, [`Prepared::confined`] has the system hold them to the destination.
 //!
@@ -20,6 +21,7 @@
 
 mod attributes;
 mod confine;
+mod disk;
 mod jail;
 mod prepare;
 mod raw;
@@ -68,6 +70,8 @@ pub struct SinkEnd {
     pub content_bytes: u64,
     /// A raw stream's own BLAKE3.
     pub stream_digest: Option<Digest>,
+    /// Bytes of the block device that was written to, if it was one.
+    pub device_size: Option<u64>,
     /// What happened to single entries.
     pub notes: Notes,
 }
@@ -132,7 +136,8 @@ pub fn discard(stats: Arc<Stats>, on_error: OnError) -> Result<Sink, Error> {
                 Next::Chunk(_) | Next::Quiet => {}
                 Next::Finish(finish) => {
                     let (entries, content_bytes) = (finish.entries, finish.content_bytes);
-                    return Ok(SinkEnd { entries, content_bytes, stream_digest: None, notes: Notes::default() });
+                    let notes = Notes::default();
+                    return Ok(SinkEnd { entries, content_bytes, stream_digest: None, device_size: None, notes });
                 }
                 Next::Abort => return Err(Stopped),
             }

@@ -1,13 +1,14 @@
 //! Looks at the destination before anybody connects, and creates nothing: what it is, whether it may be filled, and
 //! what the sender should send for it.
 //!
-//! | offered \ destination | directory | file | `-` |
-//! |---|---|---|---|
-//! | tree | its entries | one archive | one archive |
-//! | one file | an entry | its bytes | its bytes |
-//! | standard input | refused (foreign archives are not unpacked yet) | its bytes | its bytes |
+//! | offered \ destination | directory | file | block device | `-` |
+//! |---|---|---|---|---|
+//! | tree | its entries | one archive | refused | one archive |
+//! | one file | an entry | its bytes | its bytes | its bytes |
+//! | block device | refused | its bytes | its bytes | its bytes |
+//! | standard input | refused (foreign archives are not unpacked yet) | its bytes | its bytes | its bytes |
 //!
-//! A destination that does not exist becomes a directory for a tree, a file for the rest, and always a directory if it
+//! A device must be had alone, and have room for what is offered as far as that is known. A destination that does not exist becomes a directory for a tree, a file for the rest, and always a directory if it
 //! ends in a slash. Nothing is ever replaced: a directory must hold nothing but empty directories, mount points and
 //! `lost+found`, a file must be empty.
 
@@ -24,6 +25,7 @@ use std::sync::Arc;
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags};
 
 use super::confine::{Confinement, Leave, confine};
+use super::disk::Disk;
 use super::jail::{Before, Identity, Jail};
 use super::shared::{Sharing, sharing};
 use super::{OnError, Recorder, Shared, Sink, raw, unpack};
@@ -58,6 +60,7 @@ enum Target {
         name: Vec<u8>,
         directory: bool,
     },
+    Device(Disk),
 }
 
 impl Prepared {
@@ -82,6 +85,7 @@ impl Prepared {
         let target = match fs::metadata(path) {
             Ok(meta) if meta.is_dir() => existing_directory(path, &shown)?,
             Ok(meta) if meta.is_file() => existing_file(path, meta, &shown)?,
+            Ok(meta) if meta.file_type().is_block_device() => Target::Device(Disk::open(path, &shown)?),
             Ok(meta) => return Err(Error::Refused(other_kind(&shown, &meta))),
             Err(e) if e.kind() == io::ErrorKind::NotFound => missing(path, &shown)?,
             Err(e) => return Err(Error::Usage(format!("cannot use '{shown}': {e}"))),
@@ -109,7 +113,8 @@ impl Prepared {
     /// Who else can write to the destination, or to a directory above it.
     pub fn sharing(&self) -> Vec<Sharing> {
         match &self.target {
-            Target::Stdout(_) => Vec::new(),
+            // A device that is open stays what it is, whatever becomes of its name.
+            Target::Stdout(_) | Target::Device(_) => Vec::new(),
             Target::Directory { fd, .. } => sharing(fd.as_fd()),
             Target::File { parent, .. } | Target::Missing { parent, .. } => sharing(parent.as_fd()),
         }
@@ -118,7 +123,15 @@ impl Prepared {
     /// What the sender should send, or why nothing can come of it.
     pub fn layout(&self, offer: &Offer) -> Result<Layout, Error> {
         let directory = self.becomes_directory(offer);
+        if let Target::Device(disk) = &self.target {
+            return fits(offer, disk.size(), &self.shown);
+        }
         match offer {
+            Offer::Device { name, .. } if directory => Err(Error::Refused(format!(
+                "'{}' is a directory, and a block device's content is one file: name the file, as {}",
+                self.shown,
+                self.inside(name),
+            ))),
             Offer::Stream if directory => Err(Error::Refused(format!(
                 "'{}' is a directory, and this version does not unpack an archive from standard input: \
                  receive into a file or '-', or send the directory itself",
@@ -126,8 +139,13 @@ impl Prepared {
             ))),
             Offer::Tree { .. } => Ok(Layout::Archive),
             Offer::File { .. } if directory => Ok(Layout::Archive),
-            Offer::File { .. } | Offer::Stream | Offer::Measure => Ok(Layout::Raw),
+            Offer::File { .. } | Offer::Device { .. } | Offer::Stream | Offer::Measure => Ok(Layout::Raw),
         }
+    }
+
+    /// A file of that name in the destination, escaped.
+    fn inside(&self, name: &[u8]) -> String {
+        format!("'{}/{}'", self.shown.trim_end_matches('/'), escape(name))
     }
 
     /// Create what is missing and begin. `workers` write at once into a directory; `on_error` is called at once if the
@@ -161,6 +179,10 @@ impl Prepared {
                 confine(&[(file.parent(), Leave::Names)]);
                 Sink::start(shared, move |inlet, shared| raw::run(inlet, file, Some(name), layout, shared))
             }
+            Target::Device(disk) => {
+                confine(&[]);
+                Sink::start(shared, move |inlet, shared| raw::run(inlet, disk, None, layout, shared))
+            }
             Target::Missing { parent, name, .. } if !directory => {
                 let file = raw::File::create(parent, name.clone(), None, &shared)?;
                 confine(&[(file.parent(), Leave::Names)]);
@@ -181,10 +203,27 @@ impl Prepared {
 
     fn becomes_directory(&self, offer: &Offer) -> bool {
         match &self.target {
-            Target::Stdout(_) | Target::File { .. } => false,
+            Target::Stdout(_) | Target::File { .. } | Target::Device(_) => false,
             Target::Directory { .. } => true,
             Target::Missing { directory, .. } => *directory || matches!(offer, Offer::Tree { .. }),
         }
+    }
+}
+
+/// Whether what is offered has room on a device of `size` bytes, as far as it is known.
+fn fits(offer: &Offer, size: u64, shown: &str) -> Result<Layout, Error> {
+    match offer {
+        Offer::Tree { .. } => Err(Error::Refused(format!(
+            "'{shown}' is a block device, and directories or several sources are no device's content: \
+             name a directory, or a file for an archive"
+        ))),
+        Offer::File { name, size: needed } | Offer::Device { name, size: needed } if *needed > size => {
+            Err(Error::Refused(format!(
+                "'{shown}' is too small: '{}' has {needed} bytes, the device {size}; nothing was written",
+                escape(name)
+            )))
+        }
+        Offer::File { .. } | Offer::Device { .. } | Offer::Stream | Offer::Measure => Ok(Layout::Raw),
     }
 }
 
@@ -330,9 +369,6 @@ fn parent_of(path: &Path, shown: &str) -> Result<(OwnedFd, Vec<u8>), Error> {
 
 fn other_kind(shown: &str, meta: &fs::Metadata) -> String {
     let kind = meta.file_type();
-    if kind.is_block_device() {
-        return format!("'{shown}' is a block device, which this version does not write to: use 'recv -' and a pipe");
-    }
     let what = if kind.is_char_device() {
         "a character device"
     } else if kind.is_fifo() {

@@ -38,6 +38,10 @@ pub(super) trait Target {
     fn stage(&self) -> Stage;
     /// How long it had no room since the last call.
     fn take_waited(&mut self) -> Duration;
+    /// Bytes that it has whatever comes, if it is a device.
+    fn device_size(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// Write everything that comes. `name` is for the manifest; standard output has none.
@@ -110,7 +114,7 @@ impl Stream {
         if let (Some(recorder), Some(digest)) = (&shared.recorder, stream_digest.or(hashed)) {
             recorder.only(digest, self.name.as_deref());
         }
-        Ok(self.end(&finish, stream_digest, shared))
+        Ok(SinkEnd { device_size: target.device_size(), ..self.end(&finish, stream_digest, shared) })
     }
 
     fn chunk(&mut self, chunk: &Chunk, target: &mut impl Target, shared: &Shared) -> Result<(), Stopped> {
@@ -133,7 +137,7 @@ impl Stream {
     /// that.
     fn end(&self, finish: &Finish, stream_digest: Option<Digest>, shared: &Shared) -> SinkEnd {
         let content_bytes = if stream_digest.is_some() { self.offset } else { finish.content_bytes };
-        SinkEnd { entries: finish.entries, content_bytes, stream_digest, notes: shared.take_notes() }
+        SinkEnd { entries: finish.entries, content_bytes, stream_digest, device_size: None, notes: shared.take_notes() }
     }
 
     fn misplaced(&self, what: &str, shared: &Shared) -> Stopped {

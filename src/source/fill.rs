@@ -6,8 +6,9 @@
 use std::ffi::CStr;
 use std::io::IoSliceMut;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 use crossbeam_channel::Sender;
 use rustix::fs::FileType;
@@ -37,6 +38,8 @@ pub(super) struct Context {
     pub tally: Tally,
     /// Whether a manifest is written.
     pub record: bool,
+    /// The path of a device that went away while it was read: nothing more is worth sending.
+    pub gone: OnceLock<PathBuf>,
 }
 
 /// What was laid out, for the sender's last word.
@@ -50,7 +53,8 @@ pub(super) struct Tally {
 impl Context {
     pub fn new(stats: Arc<Stats>, notes: Arc<NoteSink>) -> Context {
         let dirs = Arc::new(Dirs::new());
-        Context { dirs, stats, notes, fates: Fates::default(), tally: Tally::default(), record: false }
+        let (fates, tally, gone) = Default::default();
+        Context { dirs, stats, notes, fates, tally, record: false, gone }
     }
 
     pub fn count(&self, entries: u64, content: u64, stream: usize) {
@@ -195,6 +199,9 @@ impl Planned {
             Job::Slice { file, index } => {
                 let (kind, len) = file.fill(index, &mut buf, &context.notes);
                 context.count(0, len as u64, len);
+                if let Some(path) = file.gone() {
+                    let _ = context.gone.set(path.to_owned());
+                }
                 (kind, len)
             }
             Job::Mixed(mixed) => {

@@ -1,12 +1,15 @@
-//! A regular file that is sliced into data chunks. It is opened once, when it is planned; its size is what it was then.
-//! What goes wrong later cannot change the size that was announced: what is missing is zeros, and a note says so.
+//! A regular file or block device that is sliced into data chunks. It is opened once, when it is planned; its size is
+//! what it was then. What goes wrong later cannot change the size that was announced: what is missing is zeros, and a
+//! note says so. Only a device that is gone ends the transfer: a disk's worth of zeros is worth nothing.
 
 use std::ffi::CStr;
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{Advice, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::dirs::Dirs;
@@ -33,6 +36,10 @@ pub(super) struct LargeFile {
     /// The least offset at which it was found to end early.
     end: AtomicU64,
     bad: Mutex<Bad>,
+    /// Its path as given, if it is a block device, whose inode tells neither size nor time.
+    device: Option<PathBuf>,
+    /// The device can no longer be read at all.
+    gone: AtomicBool,
 }
 
 /// Why a file cannot be used.
@@ -81,7 +88,19 @@ impl LargeFile {
             remaining: slices,
             end: AtomicU64::new(u64::MAX),
             bad: Mutex::default(),
+            device: None,
+            gone: AtomicBool::new(false),
         }
+    }
+
+    /// A block device of that size, by its last name and its path as given.
+    pub fn device(fd: OwnedFd, name: &[u8], given: &Path, meta: Meta, size: u64) -> LargeFile {
+        LargeFile { device: Some(given.to_owned()), ..LargeFile::new(fd, name, Meta { size, ..meta }) }
+    }
+
+    /// The path of a device that was found to be gone.
+    pub fn gone(&self) -> Option<&Path> {
+        self.device.as_deref().filter(|_| self.gone.load(Ordering::Relaxed))
     }
 
     pub fn meta(&self) -> &Meta {
@@ -97,8 +116,24 @@ impl LargeFile {
         let offset = index * CHUNK_LEN as u64;
         let len = (self.meta.size - offset).min(CHUNK_LEN as u64) as usize;
         let mut bad = Bad::default();
-        let read = |buf: &mut [u8], at: u64| rustix::io::pread(&self.fd, buf, at);
+        let mut failed = false;
+        let read = |buf: &mut [u8], at: u64| {
+            rustix::io::pread(&self.fd, buf, at).inspect_err(|errno| {
+                if *errno != Errno::INTR && !failed {
+                    failed = true;
+                    self.advise_single_pages(offset, len);
+                }
+            })
+        };
         let got = read_at(read, &mut buf[..len], offset, &mut bad);
+        if failed {
+            let _ = rustix::fs::fadvise(&self.fd, 0, None, Advice::Normal);
+        }
+        if self.device.is_some() && (got < len || !bad.is_empty()) {
+            // Without a medium, or pulled, it is nothing long.
+            let is_there = crate::device::len(&self.fd).is_ok_and(|now| now > 0);
+            self.gone.fetch_or(!is_there, Ordering::Relaxed);
+        }
         if got < len {
             buf[got..len].fill(0);
             self.end.fetch_min(offset + got as u64, Ordering::Relaxed);
@@ -113,6 +148,14 @@ impl LargeFile {
         (ChunkKind::Data { offset, sole: self.slices() == 1 }, len)
     }
 
+    /// Ahead of a second look at a range with something bad in it. The kernel reads and keeps many pages as one, which is
+    /// bad if any of them is: what it has must go, and no more than is asked for may be read.
+    fn advise_single_pages(&self, offset: u64, len: usize) {
+        // Without it more is zeroed than would have to be, and told.
+        let _ = rustix::fs::fadvise(&self.fd, offset, NonZeroU64::new(len as u64), Advice::DontNeed);
+        let _ = rustix::fs::fadvise(&self.fd, 0, None, Advice::Random);
+    }
+
     fn note_troubles(&self, notes: &NoteSink) {
         let bad = std::mem::take(&mut *self.bad.lock().expect("no thread panics while it holds this lock"));
         if !bad.is_empty() {
@@ -123,6 +166,13 @@ impl LargeFile {
         if end < size {
             let detail = format!("it became shorter while it was read: {end} of {size} bytes, the rest is zeros");
             notes.add(NoteKind::Shrank, &self.path, detail);
+            return;
+        }
+        if self.device.is_some() {
+            if let Some(now) = crate::device::len(&self.fd).ok().filter(|now| *now != size) {
+                let detail = format!("it became {now} bytes long while it was read; the first {size} were sent");
+                notes.add(NoteKind::Changed, &self.path, detail);
+            }
             return;
         }
         let Ok(now) = rustix::fs::fstat(&self.fd).map(|stat| Meta::of(&stat)) else { return };

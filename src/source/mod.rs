@@ -9,8 +9,8 @@
 //! pressure: step 2 waits for a buffer, and for room in the queue of planned chunks; step 1 runs a bounded number of
 //! entries ahead of it.
 //!
-//! Never: a link followed below a source, a device or FIFO opened by mistake, a file read that is not a regular one, a
-//! path resolved that the kernel could lead elsewhere meanwhile. What goes wrong with one entry is a note and touches
+//! Never: a link followed below a source, a device or FIFO opened by mistake (a device is read only where it is the one
+//! source), a path resolved that the kernel could lead elsewhere meanwhile. What goes wrong with one entry is a note and touches
 //! no other entry; only a stream that cannot be read is an error of the whole.
 //!
 //! # The stream's layout
@@ -43,6 +43,7 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, bounded};
 use rustix::fs::{CWD, FileType, Mode, OFlags};
+use rustix::io::Errno;
 
 pub use fill::{FillScratch, Filled, Planned};
 pub use named::{Tree, open_tree};
@@ -120,7 +121,7 @@ pub fn start(
             planner.add_file_source(file, &name)?;
             Ok(planner.finish()?)
         }
-        (Named::File { file, .. }, Layout::Raw) => {
+        (Named::File { file, .. } | Named::Device { file, .. }, Layout::Raw) => {
             found_file(&emitter, &file);
             emitter.emit_slices(file)?;
             Ok(emitter)
@@ -133,6 +134,7 @@ pub fn start(
             send_stream(fd, &path, &mut emitter)?;
             Ok(emitter)
         }
+        (Named::Device { .. }, Layout::Archive) => Err(refused("a device is not a tree")),
         (Named::Roots(_), Layout::Raw) => Err(refused("a tree is not a raw stream")),
         (Named::Fifo(_), Layout::Archive) => Err(refused("a stream is not a tree")),
     })
@@ -194,14 +196,18 @@ fn run(
         let (lap, watch) = (Lap::start(), context.stats.watch(stage));
         let context = Arc::new(context);
         let emitter = Emitter { pool, out, context: context.clone(), next: Seq(0), alive, lap, watch };
-        let emitter = plan(emitter).map_err(|err| match err {
+        let planned = plan(emitter).map(|emitter| emitter.next.0);
+        if planned.is_ok() {
+            // Ends when the last planned chunk drops its sender.
+            let Err(_disconnected) = all_done.recv();
+        }
+        if let Some(path) = context.gone.get() {
+            return Err(Error::Source { path: path.clone(), source: Errno::NODEV.into() });
+        }
+        let chunks = planned.map_err(|err| match err {
             StreamError::Stopped => Error::Interrupted("the transfer was given up before all was read".into()),
             StreamError::Read(err) => err,
         })?;
-        let chunks = emitter.next.0;
-        drop(emitter);
-        // Ends when the last planned chunk drops its sender.
-        let Err(_disconnected) = all_done.recv();
         let tally = &context.tally;
         Ok(SourceEnd {
             chunks,

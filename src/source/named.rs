@@ -21,6 +21,7 @@ use super::dirs::Dir;
 use super::large::LargeFile;
 use super::meta::{Meta, type_name};
 use super::walk::Root;
+use crate::device;
 use crate::error::{Error, escape};
 use crate::wire::Offer;
 
@@ -30,11 +31,14 @@ pub struct Tree {
     sources: u32,
     /// Whether chunks come with their lines of a manifest.
     pub(super) record: bool,
+    warning: Option<String>,
 }
 
 pub(super) enum Named {
     /// A single file.
     File { name: CString, file: LargeFile },
+    /// A single block device.
+    Device { name: CString, file: LargeFile },
     /// A single FIFO, read like standard input.
     Fifo(PathBuf),
     /// A single directory's contents, or several sources, in the order of their names.
@@ -47,10 +51,16 @@ impl Tree {
         Tree { record: true, ..self }
     }
 
+    /// What a person should know before it begins.
+    pub fn warning(&self) -> Option<&str> {
+        self.warning.as_deref()
+    }
+
     /// What the receiver is told.
     pub fn offer(&self) -> Offer {
         match &self.named {
             Named::File { name, file } => Offer::File { name: name.as_bytes().to_vec(), size: file.meta().size },
+            Named::Device { name, file } => Offer::Device { name: name.as_bytes().to_vec(), size: file.meta().size },
             Named::Fifo(_) => Offer::Stream,
             Named::Roots(_) => Offer::Tree { sources: self.sources },
         }
@@ -65,7 +75,11 @@ pub fn open_tree(paths: &[PathBuf]) -> Result<Tree, Error> {
         several => Named::Roots(open_several(several)?),
     };
     let sources = u32::try_from(paths.len()).map_err(|_| Error::Usage("too many sources are named".into()))?;
-    Ok(Tree { named, sources, record: false })
+    let warning = match (&named, paths) {
+        (Named::Device { .. }, [path]) => mounted(path),
+        _ => None,
+    };
+    Ok(Tree { named, sources, record: false, warning })
 }
 
 fn open_single(path: &Path) -> Result<Named, Error> {
@@ -85,9 +99,37 @@ fn open_single(path: &Path) -> Result<Named, Error> {
             let file = LargeFile::new(fd, name.as_bytes(), meta);
             Ok(Named::File { name, file })
         }
+        FileType::BlockDevice => open_device(path),
         FileType::Fifo => Ok(Named::Fifo(path.to_owned())),
         other => Err(not_sendable(path, other)),
     }
+}
+
+fn open_device(path: &Path) -> Result<Named, Error> {
+    // Not as a file: without waiting, some drives would be opened without their medium.
+    let (fd, meta) = open(path, OFlags::RDONLY.union(OFlags::NOCTTY).union(OFlags::CLOEXEC))?;
+    if meta.file_type != FileType::BlockDevice {
+        return Err(not_sendable(path, meta.file_type));
+    }
+    let size = device::len(&fd).map_err(|source| Error::Source { path: path.to_owned(), source })?;
+    if size == 0 {
+        return Err(Error::Usage(format!("{} is a block device with nothing in it: it has 0 bytes", shown(path))));
+    }
+    let name = last_name(path)?;
+    let file = LargeFile::device(fd, name.as_bytes(), path, meta, size);
+    Ok(Named::Device { name, file })
+}
+
+/// Why a device may not hold still while it is read.
+fn mounted(path: &Path) -> Option<String> {
+    let stat = rustix::fs::stat(path).ok()?;
+    let at = device::mounted_at(stat.st_rdev).into_iter().next()?;
+    Some(format!(
+        "{} is mounted at '{}': what changes while it is read makes a copy that never was; \
+         unmount it, make it read-only (mount -o remount,ro) or send a snapshot",
+        shown(path),
+        escape(at.as_os_str().as_bytes())
+    ))
 }
 
 fn open_several(paths: &[PathBuf]) -> Result<Vec<Root>, Error> {
@@ -173,11 +215,15 @@ fn last_name(path: &Path) -> Result<CString, Error> {
 
 fn not_sendable(path: &Path, file_type: FileType) -> Error {
     let hint = match file_type {
-        FileType::BlockDevice | FileType::CharacterDevice => ": 'blast send - < DEVICE' reads one as a stream",
+        FileType::BlockDevice => "; a block device is sent alone",
+        FileType::CharacterDevice => ": 'blast send - < DEVICE' reads one as a stream",
         _ => "",
     };
     let what = type_name(file_type);
-    Error::Refused(format!("{} is {what}; this version sends files, directories and streams{hint}", shown(path)))
+    Error::Refused(format!(
+        "{} is {what}; this version sends files, directories, block devices and streams{hint}",
+        shown(path)
+    ))
 }
 
 fn unreadable(path: &Path, errno: Errno) -> Error {

@@ -42,6 +42,9 @@ pub(super) struct Emitter {
 
 impl Emitter {
     pub fn emit(&mut self, job: Job) -> Result<(), Stopped> {
+        if self.context.gone.get().is_some() {
+            return Err(Stopped);
+        }
         self.lap.book(&self.watch.busy);
         let buf = self.buffer()?;
         self.emit_in(job, buf)

@@ -22,6 +22,7 @@ const OFFER_TREE: u8 = 1;
 const OFFER_FILE: u8 = 2;
 const OFFER_STREAM: u8 = 3;
 const OFFER_MEASURE: u8 = 4;
+const OFFER_DEVICE: u8 = 5;
 
 const LAYOUT_ARCHIVE: u8 = 1;
 const LAYOUT_RAW: u8 = 2;
@@ -42,6 +43,13 @@ pub enum Offer {
         /// Its last name: one component, never `.` or `..`.
         name: Vec<u8>,
         /// Its size when it was looked at.
+        size: u64,
+    },
+    /// The content of one block device.
+    Device {
+        /// Its last name: one component, never `.` or `..`.
+        name: Vec<u8>,
+        /// Its size when it was opened.
         size: u64,
     },
     /// Standard input.
@@ -222,12 +230,8 @@ fn put_body(message: &Handshake, out: &mut Vec<u8>) {
                     out.push(OFFER_TREE);
                     out.extend_from_slice(&sources.to_le_bytes());
                 }
-                Offer::File { name, size } => {
-                    assert!(is_last_name(name), "a file's last name is one component");
-                    out.push(OFFER_FILE);
-                    out.extend_from_slice(&size.to_le_bytes());
-                    out.extend_from_slice(name);
-                }
+                Offer::File { name, size } => put_named(OFFER_FILE, name, *size, out),
+                Offer::Device { name, size } => put_named(OFFER_DEVICE, name, *size, out),
                 Offer::Stream => out.push(OFFER_STREAM),
                 Offer::Measure => out.push(OFFER_MEASURE),
             }
@@ -254,18 +258,26 @@ fn put_body(message: &Handshake, out: &mut Vec<u8>) {
     }
 }
 
+fn put_named(kind: u8, name: &[u8], size: u64, out: &mut Vec<u8>) {
+    assert!(is_last_name(name), "a last name is one component");
+    out.push(kind);
+    out.extend_from_slice(&size.to_le_bytes());
+    out.extend_from_slice(name);
+}
+
 fn hello(body: &[u8]) -> Result<Handshake, WireError> {
     let mut fields = Fields::of("Hello", body);
     let session = SessionId(fields.array()?);
     let offer = match fields.u8()? {
         OFFER_TREE => Offer::Tree { sources: fields.u32()? },
-        OFFER_FILE => {
+        kind @ (OFFER_FILE | OFFER_DEVICE) => {
             let size = fields.u64()?;
             let name = fields.remainder("file's name", NAME_LEN_MAX)?;
             if !is_last_name(name) {
                 return Err(fields.malformed("a file's name that is none"));
             }
-            Offer::File { name: name.to_vec(), size }
+            let name = name.to_vec();
+            if kind == OFFER_FILE { Offer::File { name, size } } else { Offer::Device { name, size } }
         }
         OFFER_STREAM => Offer::Stream,
         OFFER_MEASURE => Offer::Measure,

@@ -125,7 +125,8 @@ fn any_handshake() -> impl Strategy<Value = Handshake> {
     let name = vec(any::<u8>().prop_filter("part of a name", |b| !matches!(b, b'/' | 0 | b'.')), 1..=NAME_LEN_MAX);
     let offer = prop_oneof![
         any::<u32>().prop_map(|sources| Offer::Tree { sources }),
-        (name, any::<u64>()).prop_map(|(name, size)| Offer::File { name, size }),
+        (name.clone(), any::<u64>()).prop_map(|(name, size)| Offer::File { name, size }),
+        (name, any::<u64>()).prop_map(|(name, size)| Offer::Device { name, size }),
         Just(Offer::Stream),
     ];
     let session = || any::<[u8; 16]>().prop_map(SessionId);

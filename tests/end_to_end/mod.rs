@@ -5,6 +5,7 @@ mod closed;
 mod compression;
 mod confined;
 mod damage;
+mod devices;
 mod failures;
 mod finish;
 mod hostile_recv;
