@@ -66,7 +66,7 @@
 //! | [`manifest`] | digests of files as `b3sum` writes them: one line to bytes and back, and the file they go to | read what is listed |
 //! | [`chunk`] | buffers, digests, seal and open | I/O |
 //! | [`flow`] | the protocol's decisions, as state machines | name a clock, thread, socket or file |
-//! | [`source`] | what is sent: walk, plan, fill, block devices, standard input | follow a link, write |
+//! | [`source`] | what is sent: choose, walk, plan, fill, block devices, standard input | follow a link, write |
 //! | [`sink`] | what is received: unpack, writers, raw targets (file, block device, standard output); nothing leaves its root or replaces what is there | trust a name |
 //! | [`link`] | the only sockets: find, announce, dial, accept, handshake, read, write | touch a file |
 //! | [`send`] [`recv`] | the two conductors, mirrored: build the stages, own the session, wait, report | move bytes themselves |

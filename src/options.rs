@@ -139,6 +139,46 @@ impl Sources {
     }
 }
 
+/// Which of the sources' entries are sent.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Select {
+    /// The first one that matches decides; what none matches is sent.
+    pub rules: Vec<RuleOption>,
+    /// Directories on which another file system is mounted are sent empty.
+    pub one_file_system: bool,
+    /// Of directories that are tagged as caches only the tag is sent.
+    pub exclude_caches: bool,
+    /// Only what a list names of the only source, which is a directory.
+    pub files_from: Option<FilesFrom>,
+}
+
+/// One rule or file of rules; patterns as `source::select` has them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum RuleOption {
+    /// What matches is left out.
+    Exclude(Vec<u8>),
+    /// What matches is sent.
+    Include(Vec<u8>),
+    /// Patterns, one a line; `-` is standard input.
+    ExcludeFrom(PathBuf),
+}
+
+/// A list of names.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FilesFrom {
+    /// Where it is; `-` is standard input.
+    pub file: PathBuf,
+    /// Whether names end in a NUL instead of a newline.
+    pub nul: bool,
+}
+
+impl Select {
+    /// Whether everything is sent.
+    pub fn is_everything(&self) -> bool {
+        *self == Select::default()
+    }
+}
+
 /// Called for everything worth telling while a transfer runs, from any thread; it must not block for long.
 pub type Observer = Arc<dyn Fn(Event) + Send + Sync>;
 
@@ -160,6 +200,8 @@ pub struct Find {
 pub struct SendOptions {
     /// What is sent.
     pub sources: Sources,
+    /// Which of its entries.
+    pub select: Select,
     /// Find the receiver on the directly attached networks; `host` and `port` are not used then.
     pub find: Option<Find>,
     /// The receiver's name or address, as given.
@@ -284,6 +326,7 @@ impl SendOptions {
     pub fn new(sources: Sources, host: &str) -> SendOptions {
         SendOptions {
             sources,
+            select: Select::default(),
             find: None,
             host: host.to_owned(),
             port: limits::PORT,

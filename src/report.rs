@@ -2,6 +2,8 @@
 //! `cli` renders it.
 
 mod limit;
+mod omitted;
+mod rehearsal;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -12,6 +14,8 @@ use crate::ids::{Digest, InstanceCode};
 use crate::limits::{NOTES_LEN_MAX, NOTES_MAX};
 use crate::stats::StageTimes;
 pub use limit::{End, Limit, Limited, limit};
+pub use omitted::{Omitted, OmittedCount, OmittedKind};
+pub use rehearsal::{Rehearsal, Rehearsed, Tell};
 
 /// What happened to one entry. The numbers are the wire's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord, Hash)]
@@ -203,6 +207,8 @@ pub struct Report {
     pub manifest: Option<ManifestReport>,
     /// Bytes of the block device that this receiver wrote to.
     pub device_size: Option<u64>,
+    /// What the sender left out on request; nothing on the receiver, which is not told.
+    pub omitted: Omitted,
 }
 
 /// What came of a manifest.

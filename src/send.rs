@@ -46,8 +46,8 @@ use crate::link::watch::{Interrupts, Watch};
 use crate::link::{Clock, describe_io, dial, socket};
 use crate::manifest::{Draft, Pen};
 use crate::options::{Schedule, SendOptions, Sources, Window};
-use crate::report::{Event, LinkReport, ManifestReport, Report};
-use crate::source;
+use crate::report::{Event, LinkReport, ManifestReport, Rehearsal, Report, Tell};
+use crate::source::{self, NoteSink, Selection, SourceEnd};
 use crate::stats::{Phase, Stage, Stats, memory_available};
 use crate::wire::{self, Commit, Control, Offer};
 
@@ -58,7 +58,7 @@ use crate::wire::{self, Commit, Control, Offer};
 /// Every variant of [`Error`]; both ends end with the same exit code wherever they can still tell each other.
 pub fn run(options: SendOptions, stats: Arc<Stats>) -> Result<Report, Error> {
     socket::check(&options.sockets).map_err(Error::Usage)?;
-    let mut source = Source::open(&options.sources)?;
+    let mut source = Source::open(&options)?;
     let manifest = match &options.manifest {
         Some(path) => Some(Draft::create(path, options.sources.paths())?),
         None => None,
@@ -80,6 +80,25 @@ pub fn run(options: SendOptions, stats: Arc<Stats>) -> Result<Report, Error> {
     outcome
 }
 
+/// Find out what would be sent, without a receiver and without reading any file; `tell` hears of every entry.
+///
+/// # Errors
+/// Those of [`run`] before it looks for a receiver.
+pub fn rehearse(options: &SendOptions, stats: &Arc<Stats>, tell: Tell) -> Result<Rehearsal, Error> {
+    let source = Source::open(options)?;
+    stats.begin();
+    stats.enter(Phase::Moving);
+    let notes = Arc::new(NoteSink::telling(tell));
+    let end = match source {
+        Source::Tree(tree) => source::rehearse(*tree, stats, &notes)?,
+        Source::Stdin | Source::Measure(_) => None,
+    };
+    stats.enter(Phase::Done);
+    let SourceEnd { entries, content_bytes, stream_bytes, .. } = end.unwrap_or_default();
+    let (notes, omitted) = (notes.notes(), notes.omitted());
+    Ok(Rehearsal { entries, content_bytes, stream_bytes, is_stream: end.is_none(), notes, omitted })
+}
+
 /// What is sent, looked at and not yet begun.
 enum Source {
     /// Worthless bytes until there are enough.
@@ -89,10 +108,17 @@ enum Source {
 }
 
 impl Source {
-    fn open(sources: &Sources) -> Result<Source, Error> {
-        match sources {
+    fn open(options: &SendOptions) -> Result<Source, Error> {
+        match &options.sources {
+            Sources::Stdin if !options.select.is_everything() => Err(Error::Usage(
+                "standard input is one stream: what of it is sent cannot be chosen by names, file systems or caches"
+                    .into(),
+            )),
             Sources::Stdin => Ok(Source::Stdin),
-            Sources::Paths(paths) => Ok(Source::Tree(Box::new(source::open_tree(paths)?))),
+            Sources::Paths(paths) => {
+                let tree = source::open_tree(paths)?;
+                Ok(Source::Tree(Box::new(tree.selected(Selection::open(&options.select)?)?)))
+            }
         }
     }
 
@@ -256,7 +282,7 @@ fn report(
     links: Vec<LinkReport>,
     elapsed: std::time::Duration,
 ) -> Report {
-    let source_notes = totals.notes.notes();
+    let (source_notes, omitted) = (totals.notes.notes(), totals.notes.omitted());
     let sink_notes = crate::report::Notes::counted(commit.notes, commit.totals.0, commit.totals.1);
     Report {
         code: commit
@@ -265,6 +291,7 @@ fn report(
             .max(sink_notes.exit_code())
             .max(manifest.as_ref().map_or(ExitCode::Whole, ManifestReport::exit_code)),
         manifest,
+        omitted,
         entries: commit.entries,
         content_bytes: commit.content_bytes,
         stream_bytes: totals.end.stream_bytes,

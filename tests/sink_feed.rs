@@ -314,7 +314,12 @@ pub struct Mounted(pub std::path::PathBuf);
 impl Mounted {
     /// `None`, said loudly, where mounting is not allowed.
     pub fn tmpfs(at: &Path, options: &str) -> Option<Mounted> {
-        let mount = std::process::Command::new("mount").args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(at).output();
+        Mounted::of("tmpfs", at, options)
+    }
+
+    /// The same of any file system that needs no device.
+    pub fn of(kind: &str, at: &Path, options: &str) -> Option<Mounted> {
+        let mount = std::process::Command::new("mount").args(["-t", kind, "-o", options, kind]).arg(at).output();
         if mount.is_ok_and(|output| output.status.success()) {
             return Some(Mounted(at.to_path_buf()));
         }

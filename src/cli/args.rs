@@ -7,17 +7,18 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
 use super::misuse::Misuse;
-use super::target::target;
+use super::target::{Target, target};
 use super::typed::{Command, CommonTyped, LinksTyped, RecvTyped, ScheduleTyped, SendTyped, Typed, VerifyTyped};
 use super::values::BwlimitTyped;
 use crate::error::{Error, escape};
 use crate::limits;
 use crate::options::{
-    Destination, Find, LinksOptions, RecvOptions, Schedule, SendOptions, SocketOptions, Sources, VerifyOptions,
+    Destination, FilesFrom, Find, LinksOptions, RecvOptions, RuleOption, Schedule, Select, SendOptions, SocketOptions,
+    Sources, VerifyOptions,
 };
 use crate::report::Found;
 
@@ -45,6 +46,8 @@ pub enum Form {
 pub enum Request {
     /// Send something; the observer is not set yet.
     Send(SendOptions, Verbosity, Form),
+    /// Say what would be sent.
+    Rehearse(SendOptions, Verbosity, Form),
     /// Receive something; the observer is not set yet.
     Recv(RecvOptions, Verbosity, Form),
     /// Look at the links; how long would this much take?
@@ -89,14 +92,18 @@ pub fn wants_json(args: &[OsString]) -> Option<bool> {
 /// Read a whole command line, the program's name first. `exists` says whether a path names anything here, following no
 /// link.
 pub fn parse(args: impl IntoIterator<Item = OsString>, exists: &dyn Fn(&Path) -> bool) -> Result<Request, Misuse> {
-    let typed = match Typed::try_parse_from(args) {
-        Ok(typed) => typed,
+    let matched = Typed::command().try_get_matches_from(args);
+    let parsed = matched.and_then(|matches| Ok((Typed::from_arg_matches(&matches)?, matches)));
+    let (typed, matches) = match parsed {
+        Ok(parsed) => parsed,
         Err(e) => return from_clap(&e),
     };
     match typed.command {
-        Command::Send(typed) => {
+        Command::Send(mut typed) => {
             let (verbosity, form) = (typed.common.verbosity(), typed.common.form());
-            Ok(Request::Send(send(typed, exists)?, verbosity, form))
+            let select = select(&mut typed, matches.subcommand().map(|(_, matches)| matches));
+            let request = if typed.dry_run { Request::Rehearse } else { Request::Send };
+            Ok(request(SendOptions { select, ..send(typed, exists)? }, verbosity, form))
         }
         Command::Recv(typed) => {
             let (verbosity, form) = (typed.common.verbosity(), typed.common.form());
@@ -117,10 +124,14 @@ fn send(typed: SendTyped, exists: &dyn Fn(&Path) -> bool) -> Result<SendOptions,
     const USAGE: &str = "blast send SRC... HOST[:PORT]";
     let mut operands = typed.operands;
     let last = operands.pop().ok_or_else(|| Misuse::new("what to send, and to which machine?", USAGE))?;
-    if operands.is_empty() {
-        return Err(one_operand(&last, exists, USAGE));
-    }
-    let target = target(&last, exists)?;
+    let target = match operands.is_empty() {
+        false => target(&last, exists)?,
+        true if typed.dry_run => {
+            operands.push(last);
+            Target::nowhere()
+        }
+        true => return Err(one_operand(&last, exists, USAGE)),
+    };
     let sources = if operands.iter().any(|o| o == "-") {
         if operands.len() > 1 {
             return Err(Misuse::new(
@@ -159,6 +170,25 @@ fn send(typed: SendTyped, exists: &dyn Fn(&Path) -> bool) -> Result<SendOptions,
     options.window_chunks = typed.common.window;
     options.manifest = typed.common.manifest;
     Ok(options)
+}
+
+/// What is chosen, the rules in the order in which they were typed.
+fn select(typed: &mut SendTyped, matches: Option<&ArgMatches>) -> Select {
+    let places = |id| matches.and_then(|matches| matches.indices_of(id)).into_iter().flatten();
+    let bytes = OsString::into_encoded_bytes;
+    let exclude = std::mem::take(&mut typed.exclude).into_iter().map(|text| RuleOption::Exclude(bytes(text)));
+    let include = std::mem::take(&mut typed.include).into_iter().map(|text| RuleOption::Include(bytes(text)));
+    let from = std::mem::take(&mut typed.exclude_from).into_iter().map(RuleOption::ExcludeFrom);
+    let mut rules: Vec<(usize, RuleOption)> = places("exclude").zip(exclude).collect();
+    rules.extend(places("include").zip(include));
+    rules.extend(places("exclude_from").zip(from));
+    rules.sort_by_key(|(place, _)| *place);
+    Select {
+        rules: rules.into_iter().map(|(_, rule)| rule).collect(),
+        one_file_system: typed.one_file_system,
+        exclude_caches: typed.exclude_caches,
+        files_from: typed.files_from.take().map(|file| FilesFrom { file, nul: typed.null }),
+    }
 }
 
 fn recv(typed: RecvTyped) -> Result<RecvOptions, Misuse> {

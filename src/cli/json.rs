@@ -13,7 +13,10 @@ use serde::Serialize;
 use super::limited;
 use super::render::Side;
 use crate::error::ExitCode;
-use crate::report::{End, Limit, Limited, LinkReport, ManifestReport, Note, NoteKind, Notes, Report};
+use crate::report::{
+    End, Limit, Limited, LinkReport, ManifestReport, Note, NoteKind, Notes, Omitted, OmittedCount, OmittedKind,
+    Rehearsal, Report,
+};
 use crate::stats::{Stage, StageTimes};
 
 /// The final report.
@@ -36,12 +39,41 @@ pub fn report(report: &Report, side: &Side) -> String {
         notes: Ends { sender: NotesJson::of(&report.source_notes), receiver: NotesJson::of(&report.sink_notes) },
         manifest: report.manifest.as_ref().map(ManifestJson::of),
         device: report.device_size.map(|size| DeviceJson { size, left: size.saturating_sub(report.content_bytes) }),
+        omitted: (*side == Side::Send).then(|| OmittedJson::of(&report.omitted)),
+    })
+}
+
+/// What comes of a rehearsal.
+pub fn rehearsal(found: &Rehearsal) -> String {
+    line(&RehearsalJson {
+        dry_run: true,
+        code: found.exit_code() as u8,
+        whole: found.exit_code() == ExitCode::Whole,
+        entries: found.entries,
+        content_bytes: found.content_bytes,
+        stream_bytes: found.stream_bytes,
+        stream: found.is_stream,
+        notes: NotesJson::of(&found.notes),
+        omitted: OmittedJson::of(&found.omitted),
     })
 }
 
 /// A failure: what went wrong, the exit code, what to try.
 pub fn failure(error: &str, code: ExitCode, hint: Option<&str>) -> String {
     line(&FailureJson { error, code: code as u8, hint })
+}
+
+#[derive(Serialize)]
+struct RehearsalJson<'a> {
+    dry_run: bool,
+    code: u8,
+    whole: bool,
+    entries: u64,
+    content_bytes: u64,
+    stream_bytes: u64,
+    stream: bool,
+    notes: NotesJson<'a>,
+    omitted: OmittedJson,
 }
 
 #[derive(Serialize)]
@@ -69,6 +101,7 @@ struct ReportJson<'a> {
     stages: Ends<Vec<StageJson>>,
     notes: Ends<NotesJson<'a>>,
     manifest: Option<ManifestJson<'a>>,
+    omitted: Option<OmittedJson>,
     device: Option<DeviceJson>,
 }
 
@@ -283,6 +316,34 @@ impl ManifestJson<'_> {
     }
 }
 
+#[derive(Serialize)]
+struct OmittedJson {
+    excluded: OmittedCountJson,
+    other_file_systems: OmittedCountJson,
+    caches: OmittedCountJson,
+}
+
+#[derive(Serialize)]
+struct OmittedCountJson {
+    count: u64,
+    #[serde(flatten)]
+    first: Option<PathJson>,
+}
+
+impl OmittedJson {
+    fn of(omitted: &Omitted) -> OmittedJson {
+        let json = |kind| {
+            let OmittedCount { count, first } = omitted.of(kind);
+            OmittedCountJson { count: *count, first: (*count > 0).then(|| PathJson::of(first)) }
+        };
+        OmittedJson {
+            excluded: json(OmittedKind::Excluded),
+            other_file_systems: json(OmittedKind::OtherFileSystem),
+            caches: json(OmittedKind::Cache),
+        }
+    }
+}
+
 /// A path, losslessly.
 #[derive(Serialize)]
 struct PathJson {
@@ -342,7 +403,10 @@ mod tests {
         source_notes.push(note(NoteKind::Vanished, b"a\xff\"\n"));
         source_notes.push(note(NoteKind::Socket, "é\u{1f600}\u{9b}".as_bytes()));
         let ms = Duration::from_millis;
+        let mut omitted = Omitted::default();
+        [&b"x\xff"[..], b"y"].iter().for_each(|path| omitted.add(OmittedKind::Excluded, path));
         Report {
+            omitted,
             code: ExitCode::Partial,
             entries: 2,
             content_bytes: 3,
@@ -412,6 +476,11 @@ mod tests {
             },
             "manifest": { "path": "m", "files": 1, "foreign": 0, "failed": null },
             "device": { "size": 10, "left": 7 },
+            "omitted": {
+                "excluded": { "count": 2, "path": "x\u{fffd}", "path_hex": "78ff" },
+                "other_file_systems": { "count": 0 },
+                "caches": { "count": 0 },
+            },
         });
         assert_eq!(read, right);
     }

@@ -15,6 +15,7 @@ mod links;
 mod misuse;
 mod numbers;
 mod progress;
+mod rehearsal;
 mod render;
 mod target;
 mod typed;
@@ -30,7 +31,7 @@ use std::time::Instant;
 
 use crate::error::{Error, ExitCode, escape};
 use crate::options::{Destination, Find, LinksOptions, Observer, RecvOptions, SendOptions, VerifyOptions};
-use crate::report::{Event, Found, Report};
+use crate::report::{Event, Found, Rehearsed, Report};
 use crate::stats::{Phase, Stats};
 use args::{Form, Request, Verbosity};
 use choose::choose;
@@ -56,6 +57,7 @@ pub fn main() -> process::ExitCode {
             });
             crate::send::run(SendOptions { observer, find, ..options }, stats)
         }),
+        Ok(Request::Rehearse(options, verbosity, form)) => rehearse(&options, verbosity, form),
         Ok(Request::Recv(options, verbosity, form)) => {
             let to_stdout = options.destination == Destination::Stdout;
             if to_stdout && io::stdout().is_terminal() {
@@ -122,6 +124,38 @@ fn run(
             }
             if form == Form::Json {
                 say_json(&json::failure(&e.to_string(), e.exit_code(), e.hint()), to_stdout);
+            }
+            e.exit_code()
+        }
+    }
+}
+
+/// Say what would be sent. That is the result and goes to standard output, with `-v` every name as it is found.
+fn rehearse(options: &SendOptions, verbosity: Verbosity, form: Form) -> ExitCode {
+    let stats = Arc::new(Stats::default());
+    let screen = Arc::new(Screen::new(verbosity));
+    let progress = Progress::start(screen.clone(), stats.clone(), true);
+    let by_name = verbosity == Verbosity::Verbose && form == Form::Text;
+    let told = screen.clone();
+    let tell = move |found: Rehearsed<'_>| {
+        if by_name {
+            told.aside(|| out(&rehearsal::line(&found)));
+        }
+    };
+    let outcome = crate::send::rehearse(options, &stats, Arc::new(tell));
+    drop(progress);
+    match outcome {
+        Ok(found) => {
+            match form {
+                Form::Json => out(&json::rehearsal(&found)),
+                Form::Text => out(&rehearsal::text(&found, verbosity)),
+            }
+            found.exit_code()
+        }
+        Err(e) => {
+            screen.say(&render::failure(&e.to_string(), None, e.hint()));
+            if form == Form::Json {
+                out(&json::failure(&e.to_string(), e.exit_code(), e.hint()));
             }
             e.exit_code()
         }

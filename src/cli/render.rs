@@ -10,7 +10,10 @@ use super::limited;
 use super::numbers::{absence, bytes, bytes_exact, count, entries, plural, rate, span};
 use crate::error::{ExitCode, escape};
 use crate::options::Destination;
-use crate::report::{Difference, DifferenceKind, LinkReport, ManifestReport, Note, NoteKind, Notes, Report, Verified};
+use crate::report::{
+    Difference, DifferenceKind, LinkReport, ManifestReport, Note, NoteKind, Notes, Omitted, OmittedCount, OmittedKind,
+    Report, Verified,
+};
 
 /// Which end is speaking.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -70,11 +73,23 @@ pub fn report(report: &Report, side: &Side, verbosity: Verbosity) -> String {
     if let Some(size) = report.device_size {
         let _ = writeln!(out, "{}", device_line(size, report.content_bytes));
     }
+    out += &omitted(&report.omitted);
     let notes = [&report.source_notes, &report.sink_notes];
     harmless(&mut out, notes, verbosity);
     losses(&mut out, notes, verbosity);
     let _ = writeln!(out, "{}", verdict(report, side));
     let _ = writeln!(out, "limited by: {}", limited::line(&report.limited()));
+    out
+}
+
+/// What one side left out, and why; what makes a transfer less than whole by name, or not at all.
+pub fn left_out(omitted_on_request: &Omitted, notes: &Notes, losses_by_name: bool) -> String {
+    let mut out = omitted(omitted_on_request);
+    let notes = [notes, &Notes::default()];
+    harmless(&mut out, notes, Verbosity::Normal);
+    if losses_by_name {
+        losses(&mut out, notes, Verbosity::Normal);
+    }
     out
 }
 
@@ -215,6 +230,25 @@ fn outages(link: &LinkReport) -> String {
     away.unwrap_or_default() + &last.unwrap_or_default()
 }
 
+/// One line for each kind of what was left out on request.
+fn omitted(omitted: &Omitted) -> String {
+    let mut out = String::new();
+    for kind in OmittedKind::ALL {
+        let OmittedCount { count: n, first } = omitted.of(kind);
+        let what = match kind {
+            _ if *n == 0 => continue,
+            OmittedKind::Excluded => format!("excluded: {}", plural(*n, "name", "names")),
+            OmittedKind::OtherFileSystem => {
+                format!("not entered: {}", plural(*n, "other file system", "other file systems"))
+            }
+            OmittedKind::Cache => format!("only the tag sent: {}", plural(*n, "cache", "caches")),
+        };
+        let first = if first.is_empty() { "(the root of the transfer)".to_owned() } else { escape(first) };
+        let _ = writeln!(out, "{what} ({}{first})", if *n > 1 { "first " } else { "" });
+    }
+    out
+}
+
 /// One line for each kind of note that costs nothing.
 fn harmless(out: &mut String, notes: [&Notes; 2], verbosity: Verbosity) {
     let named = || notes.iter().flat_map(|n| &n.named);
@@ -261,8 +295,7 @@ fn losses(out: &mut String, notes: [&Notes; 2], verbosity: Verbosity) {
     let _ = writeln!(out, "left out, changed or incomplete: {}", count(total));
     let mut shown = 0;
     for note in notes.iter().flat_map(|n| &n.named).filter(|n| n.kind.is_loss()).take(most) {
-        let detail =
-            if note.detail.is_empty() { String::new() } else { format!(": {}", escape(note.detail.as_bytes())) };
+        let detail = detail(note);
         let _ = writeln!(out, "  {}: {}{detail}", words(note.kind), name(note));
         shown += 1;
     }
@@ -270,6 +303,15 @@ fn losses(out: &mut String, notes: [&Notes; 2], verbosity: Verbosity) {
         let how = if verbosity >= Verbosity::Verbose { "not kept by name" } else { "-v names more" };
         let _ = writeln!(out, "  and {} more ({how})", count(total - shown));
     }
+}
+
+/// One note, beginning with its entry.
+pub fn note(note: &Note) -> String {
+    format!("{}: {}{}", name(note), words(note.kind), detail(note))
+}
+
+fn detail(note: &Note) -> String {
+    if note.detail.is_empty() { String::new() } else { format!(": {}", escape(note.detail.as_bytes())) }
 }
 
 fn name(note: &Note) -> String {
@@ -353,6 +395,7 @@ mod tests {
             empty_stdin: false,
             manifest: None,
             device_size: None,
+            omitted: Omitted::default(),
         }
     }
 

@@ -24,6 +24,13 @@ pub struct Target {
     pub port: u16,
 }
 
+impl Target {
+    /// For what needs no machine.
+    pub fn nowhere() -> Target {
+        Target { auto: false, host: String::new(), port: limits::PORT }
+    }
+}
+
 /// Read `HOST`, `HOST:PORT`, `[V6]`, `[V6]:PORT` or a bare IPv6 address. After a colon digits are a port and anything
 /// else is a path.
 pub fn target(operand: &OsStr, exists: &dyn Fn(&Path) -> bool) -> Result<Target, Misuse> {

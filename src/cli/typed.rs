@@ -29,7 +29,11 @@ This version neither encrypts nor authenticates: use it on networks you trust.";
 /// A command's help: these arguments between what clap puts there.
 macro_rules! help {
     ($arguments:literal) => {
-        concat!("{about}\n\n{usage-heading} {usage}\n\nArguments:\n", $arguments, "\n\nOptions:\n{options}\n")
+        concat!(
+            "{about}\n\n{usage-heading} {usage}\n\nArguments:\n",
+            $arguments,
+            "\n\nOptions:\n{options}{after-help}\n"
+        )
     };
 }
 
@@ -40,6 +44,12 @@ const SEND_HELP: &str = help!(
                an IPv6 address with a port needs brackets: [fd00::1]:7000;
                or auto, to find the receiver on the directly attached networks"
 );
+
+const SEND_AFTER_HELP: &str = "\
+Patterns, the first that matches decides: *.o at any depth, /tmp only at the top
+of what is sent, cache/ only directories, a/*/b below any directory, /a/** all
+below a; * and ? match no slash, ** does. Only C files, in all directories:
+  blast send --include '*/' --include '*.c' --exclude '*' SRC HOST";
 
 const RECV_HELP: &str = help!(
     "  DEST  Where it goes: a directory, empty or not there yet (a final slash asks
@@ -65,7 +75,7 @@ pub struct Typed {
 #[derive(Subcommand)]
 pub enum Command {
     /// Send files, directories or standard input to a machine where 'blast recv' runs
-    #[command(override_usage = "blast send [OPTIONS] SRC... HOST[:PORT]", help_template = SEND_HELP)]
+    #[command(override_usage = "blast send [OPTIONS] SRC... HOST[:PORT]", help_template = SEND_HELP, after_help = SEND_AFTER_HELP)]
     Send(SendTyped),
     /// Receive what 'blast send' sends
     #[command(override_usage = "blast recv [OPTIONS] DEST", help_template = RECV_HELP)]
@@ -96,6 +106,31 @@ pub struct SendTyped {
     /// auto)
     #[arg(long, value_name = "auto|off|LEVEL", allow_negative_numbers = true, value_parser = compress)]
     pub compress: Option<Compress>,
+    /// Leave out what matches; of --exclude and --include the first that matches decides
+    #[arg(long, value_name = "PATTERN")]
+    pub exclude: Vec<OsString>,
+    /// Send what matches, although a later --exclude matches too
+    #[arg(long, value_name = "PATTERN")]
+    pub include: Vec<OsString>,
+    /// Leave out what the patterns in FILE match, one a line; '+ PATTERN' includes, # begins a comment
+    #[arg(long, value_name = "FILE")]
+    pub exclude_from: Vec<PathBuf>,
+    /// Enter no other file systems: where one is mounted, send the empty directory
+    #[arg(long, short = 'x')]
+    pub one_file_system: bool,
+    /// Of directories with a CACHEDIR.TAG send only the tag, as GNU tar does
+    #[arg(long)]
+    pub exclude_caches: bool,
+    /// Of SRC, a directory, send only what FILE (or - for standard input) names, one a line, directories whole
+    #[arg(long, value_name = "FILE")]
+    pub files_from: Option<PathBuf>,
+    /// Names in FILE end with a NUL, as find -print0 writes them
+    #[arg(long, short = '0', requires = "files_from")]
+    pub null: bool,
+    /// Say what would be sent and what left out (with -v by name), and send nothing; HOST is not asked, and need not be
+    /// there if there is one SRC
+    #[arg(long, short = 'n')]
+    pub dry_run: bool,
     /// How chunks are spread over links: each takes the next when it has room, or strict rotation
     #[arg(
         long,

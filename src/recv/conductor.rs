@@ -24,7 +24,7 @@ use crate::link::recv_session::RecvSession;
 use crate::link::watch::{self, Interrupts, Watch};
 use crate::link::{Ended, LinkEvent, describe_io, discover, handshake};
 use crate::options::RecvOptions;
-use crate::report::{Event, ManifestReport, Notes, Report};
+use crate::report::{Event, ManifestReport, Notes, Omitted, Report};
 use crate::sink::{Sink, SinkEnd};
 use crate::stats::{Phase, Stage};
 use crate::wire::{Address, Commit, Control, Finish, Handshake, Layout};
@@ -456,6 +456,7 @@ impl Conductor<'_> {
         source_notes.losses = source_notes.losses.saturating_add(finish.unnamed.0);
         source_notes.harmless = source_notes.harmless.saturating_add(finish.unnamed.1);
         Report {
+            omitted: Omitted::default(),
             code: source_notes
                 .exit_code()
                 .max(end.notes.exit_code())

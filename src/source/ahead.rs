@@ -14,6 +14,7 @@ use super::cell::Cell;
 use super::dirs::{Dir, Dirs, Inode};
 use super::meta::Meta;
 use super::pseudo;
+use super::select::{self, Selection, Wanted};
 use crate::limits::PATH_LEN_MAX;
 use crate::stats::Stats;
 
@@ -47,12 +48,18 @@ pub(super) enum Found {
 /// A directory and, sooner or later, its listing.
 pub(super) struct Subdir {
     dir: Arc<Dir>,
+    wanted: Wanted,
     listing: Cell<Result<Arc<Listing>, Errno>>,
 }
 
 impl Subdir {
-    pub fn new(dir: Arc<Dir>) -> Arc<Subdir> {
-        Arc::new(Subdir { dir, listing: Cell::new() })
+    pub fn new(dir: Arc<Dir>, wanted: Wanted) -> Arc<Subdir> {
+        Arc::new(Subdir { dir, wanted, listing: Cell::new() })
+    }
+
+    /// The same, not listed yet, with something else wanted of it.
+    pub fn wanting(&self, wanted: Wanted) -> Arc<Subdir> {
+        Subdir::new(self.dir.clone(), wanted)
     }
 }
 
@@ -65,12 +72,26 @@ pub(super) struct Listing {
     text: Vec<u8>,
     /// Where the names are in `text`, sorted.
     pub names: Vec<Name>,
+    /// What is wanted of each name, if a list says so; empty otherwise.
+    wanted: Vec<Wanted>,
+    /// Names that a rule leaves out, with its number.
+    pub excluded: Vec<(Name, u32)>,
     /// One for each [`BATCH_LEN`] names.
     batches: Vec<Cell<Vec<Look>>>,
-    /// The pseudo file system that is mounted here and therefore was not listed.
-    pub pseudo: Option<&'static str>,
+    /// Why it was not listed, although it could have been.
+    pub skipped: Option<Skipped>,
+    /// It is tagged as a cache, and its other names were left out.
+    pub is_cache: bool,
     /// Listing it ended early.
     pub failed: Option<Errno>,
+}
+
+/// What is mounted on a directory that is not entered.
+#[derive(Clone, Copy)]
+pub(super) enum Skipped {
+    /// A pseudo file system, by its name.
+    Pseudo(&'static str),
+    OtherFileSystem,
 }
 
 /// Where a name is in a listing's text.
@@ -79,11 +100,54 @@ pub(super) struct Name {
     start: u32,
     /// The NUL included.
     len: u16,
+    /// As the directory says, which may not know.
+    file_type: FileType,
 }
 
 impl Listing {
+    fn of(dir: &Arc<Dir>, meta: Meta) -> Listing {
+        Listing {
+            dir: dir.clone(),
+            meta,
+            text: Vec::new(),
+            names: Vec::new(),
+            wanted: Vec::new(),
+            excluded: Vec::new(),
+            batches: Vec::new(),
+            skipped: None,
+            is_cache: false,
+            failed: None,
+        }
+    }
+
     pub fn name(&self, i: usize) -> &CStr {
-        name_in(&self.text, self.names[i])
+        self.text_of(self.names[i])
+    }
+
+    pub fn text_of(&self, name: Name) -> &CStr {
+        name_in(&self.text, name)
+    }
+
+    /// What a list wants of a name; everything, if there is none.
+    pub fn wanted(&self, i: usize) -> &Wanted {
+        self.wanted.get(i).unwrap_or(&Wanted::ALL)
+    }
+
+    /// Add a name, with its NUL; false if there are too many.
+    fn push(&mut self, name: &[u8], file_type: FileType) -> bool {
+        let (Ok(start), Ok(len)) = (u32::try_from(self.text.len()), u16::try_from(name.len())) else {
+            return false;
+        };
+        self.text.extend_from_slice(name);
+        self.names.push(Name { start, len, file_type });
+        true
+    }
+
+    fn sort(&mut self) {
+        let text = &self.text;
+        self.names.sort_unstable_by(|a, b| name_in(text, *a).cmp(name_in(text, *b)));
+        // A directory that changes while it is read may show a name twice, and a list may name what was read.
+        self.names.dedup_by(|a, b| name_in(text, *a) == name_in(text, *b));
     }
 }
 
@@ -110,6 +174,7 @@ impl Task {
 /// What the walk and its threads share.
 pub(super) struct Ahead {
     pub dirs: Arc<Dirs>,
+    pub selection: Arc<Selection>,
     stats: Arc<Stats>,
     state: Mutex<State>,
     /// Threads wait here for tasks, or for leave to begin one.
@@ -153,8 +218,8 @@ impl Scratch {
 }
 
 impl Ahead {
-    pub fn new(dirs: Arc<Dirs>, stats: Arc<Stats>) -> Arc<Ahead> {
-        Arc::new(Ahead { dirs, stats, state: Mutex::default(), work: Condvar::new() })
+    pub fn new(dirs: Arc<Dirs>, selection: Arc<Selection>, stats: Arc<Stats>) -> Arc<Ahead> {
+        Arc::new(Ahead { dirs, selection, stats, state: Mutex::default(), work: Condvar::new() })
     }
 
     /// Begin with the sources, in the walk's order.
@@ -265,7 +330,7 @@ impl Ahead {
     /// List a directory, unless somebody else does, and look at its first batch.
     fn list(&self, subdir: &Arc<Subdir>, scratch: &mut Scratch) {
         let Some(claim) = subdir.listing.claim() else { return };
-        let listing = self.read_names(&subdir.dir, scratch).map(Arc::new);
+        let listing = self.read_names(subdir, scratch).map(Arc::new);
         let mut listed = 0;
         if let Ok(listing) = &listing {
             listed = listing.names.len();
@@ -282,51 +347,74 @@ impl Ahead {
         claim.put(listing);
     }
 
-    fn read_names(&self, dir: &Arc<Dir>, scratch: &mut Scratch) -> Result<Listing, Errno> {
+    fn read_names(&self, subdir: &Subdir, scratch: &mut Scratch) -> Result<Listing, Errno> {
+        let Subdir { dir, wanted, .. } = subdir;
         let (fd, stat) = self.dirs.open(dir)?;
-        let mut listing = Listing {
-            dir: dir.clone(),
-            meta: Meta::of(&stat),
-            text: Vec::new(),
-            names: Vec::new(),
-            batches: Vec::new(),
-            pseudo: None,
-            failed: None,
-        };
+        let mut listing = Listing::of(dir, Meta::of(&stat));
         let above = dir.parent().and_then(|parent| parent.dev());
         if above.is_some_and(|dev| dev != stat.st_dev) {
-            listing.pseudo = pseudo::mounted_at(&fd);
-            if listing.pseudo.is_some() {
+            let pseudo = pseudo::mounted_at(&fd).map(Skipped::Pseudo);
+            listing.skipped = pseudo.or(self.selection.one_file_system.then_some(Skipped::OtherFileSystem));
+            if listing.skipped.is_some() {
                 return Ok(listing);
             }
         }
-        let mut entries = RawDir::new(&fd, scratch.dents.spare_capacity_mut());
-        while let Some(entry) = entries.next() {
-            let entry = match entry {
-                Ok(entry) => entry,
-                Err(Errno::INTR) => continue,
-                Err(errno) => {
-                    listing.failed = Some(errno);
-                    break;
-                }
-            };
-            let name = entry.file_name().to_bytes_with_nul();
-            if name == b".\0" || name == b"..\0" {
-                continue;
-            }
-            let (Ok(start), Ok(len)) = (u32::try_from(listing.text.len()), u16::try_from(name.len())) else {
+        if wanted.whole {
+            read_all(&fd, scratch, &mut listing);
+        }
+        for (name, _) in self.selection.named_in(wanted) {
+            if !listing.push(&[name, b"\0"].concat(), FileType::Unknown) {
                 listing.failed = Some(Errno::FBIG);
                 break;
-            };
-            listing.text.extend_from_slice(name);
-            listing.names.push(Name { start, len });
+            }
         }
-        let text = &listing.text;
-        listing.names.sort_unstable_by(|a, b| name_in(text, *a).cmp(name_in(text, *b)));
-        // A directory that changes while it is read may show a name twice.
-        listing.names.dedup_by(|a, b| name_in(text, *a) == name_in(text, *b));
+        listing.sort();
+        if wanted.whole && self.selection.exclude_caches {
+            keep_only_tag(&fd, &mut listing);
+        }
+        if self.selection.has_rules() {
+            self.leave_out(&fd, &mut listing);
+        }
+        self.want(wanted, &mut listing);
         listing.batches.resize_with(listing.names.len().div_ceil(BATCH_LEN), Cell::new);
         Ok(listing)
+    }
+
+    /// Take the names out that a rule excludes.
+    fn leave_out(&self, fd: &impl AsFd, listing: &mut Listing) {
+        let mut path = listing.dir.path();
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        let name_at = path.len();
+        let Listing { text, names, excluded, .. } = listing;
+        names.retain(|name| {
+            let text = name_in(text, *name);
+            path.truncate(name_at);
+            path.extend_from_slice(text.to_bytes());
+            let is_dir = || match name.file_type {
+                FileType::Unknown => rustix::fs::statat(fd, text, AtFlags::SYMLINK_NOFOLLOW)
+                    .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory),
+                known => known == FileType::Directory,
+            };
+            let rule = self.selection.excluding(&path, name_at, is_dir);
+            excluded.extend(rule.map(|rule| (*name, rule as u32)));
+            rule.is_none()
+        });
+    }
+
+    /// Say of each name what the list wants of it.
+    fn want(&self, dir: &Wanted, listing: &mut Listing) {
+        if !dir.names_below() {
+            return;
+        }
+        let mut named = self.selection.named_in(dir).peekable();
+        let Listing { text, names, wanted, .. } = listing;
+        wanted.extend(names.iter().map(|name| {
+            let name = name_in(text, *name).to_bytes();
+            while named.next_if(|(other, _)| *other < name).is_some() {}
+            named.next_if(|(other, _)| *other == name).map_or(Wanted::ALL, |(_, wanted)| wanted)
+        }));
     }
 
     /// Look at one batch of names, unless somebody else does.
@@ -336,7 +424,7 @@ impl Ahead {
         let to = listing.names.len().min(from + BATCH_LEN);
         let mut looks = Vec::with_capacity(to - from);
         match self.dirs.get(&listing.dir) {
-            Ok(fd) => looks.extend((from..to).map(|i| self.look_at(&listing.dir, &fd, listing.name(i), scratch))),
+            Ok(fd) => looks.extend((from..to).map(|i| look_at(listing, i, &fd, scratch))),
             Err(errno) => looks.extend((from..to).map(|_| Look::failed(errno))),
         }
         self.count(looks.iter());
@@ -368,14 +456,50 @@ impl Ahead {
             self.push(std::iter::once(last).chain(subdirs));
         }
     }
+}
 
-    fn look_at(&self, dir: &Arc<Dir>, fd: &impl AsFd, name: &CStr, scratch: &mut Scratch) -> Look {
-        let stat = match rustix::fs::statat(fd, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => stat,
-            Err(errno) => return Look::failed(errno),
+/// Read all names of a directory.
+fn read_all(fd: &impl AsFd, scratch: &mut Scratch, listing: &mut Listing) {
+    let mut entries = RawDir::new(fd, scratch.dents.spare_capacity_mut());
+    while let Some(entry) = entries.next() {
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(Errno::INTR) => continue,
+            Err(errno) => {
+                listing.failed = Some(errno);
+                break;
+            }
         };
-        Look::of(&stat, dir, name, fd, &mut scratch.target)
+        let name = entry.file_name().to_bytes_with_nul();
+        if name == b".\0" || name == b"..\0" {
+            continue;
+        }
+        if !listing.push(name, entry.file_type()) {
+            listing.failed = Some(Errno::FBIG);
+            break;
+        }
     }
+}
+
+/// Of a directory that is tagged as a cache only the tag stays.
+fn keep_only_tag(fd: &impl AsFd, listing: &mut Listing) {
+    let Listing { text, names, .. } = &mut *listing;
+    let tag = names.binary_search_by(|name| name_in(text, *name).cmp(select::CACHE_TAG));
+    if let Ok(at) = tag
+        && select::is_cache(fd)
+    {
+        *names = vec![names[at]];
+        listing.is_cache = true;
+    }
+}
+
+fn look_at(listing: &Listing, i: usize, fd: &impl AsFd, scratch: &mut Scratch) -> Look {
+    let name = listing.name(i);
+    let stat = match rustix::fs::statat(fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => stat,
+        Err(errno) => return Look::failed(errno),
+    };
+    Look::of(&stat, &listing.dir, name, listing.wanted(i), fd, &mut scratch.target)
 }
 
 impl Look {
@@ -394,13 +518,13 @@ impl Look {
     }
 
     /// What `stat` says of `name` in `dir`, with what belongs to its type.
-    pub fn of(stat: &Stat, dir: &Arc<Dir>, name: &CStr, fd: &impl AsFd, buf: &mut Vec<u8>) -> Look {
+    pub fn of(stat: &Stat, dir: &Arc<Dir>, name: &CStr, wanted: &Wanted, fd: &impl AsFd, buf: &mut Vec<u8>) -> Look {
         let meta = Meta::of(stat);
         let found = match meta.file_type {
             FileType::Directory if dir.child_path_len(name) > PATH_LEN_MAX => Found::TooDeep,
             FileType::Directory => {
                 let dir = Dir::child(dir, name);
-                Found::Directory(Subdir::new(dir))
+                Found::Directory(Subdir::new(dir, wanted.clone()))
             }
             FileType::Symlink => match rustix::fs::readlinkat(fd, name, std::mem::take(buf)) {
                 Ok(target) => {

@@ -26,7 +26,7 @@ use crate::archive::{END, Entry, EntryKind, Timestamp, header_len, padding, writ
 use crate::chunk::{Buf, ChunkKind};
 use crate::ids::{Digest, Seq};
 use crate::limits::CHUNK_LEN;
-use crate::report::NoteKind;
+use crate::report::{NoteKind, Rehearsed, Tell};
 use crate::stats::Stats;
 
 /// What all chunks of one source share.
@@ -40,6 +40,10 @@ pub(super) struct Context {
     pub record: bool,
     /// The path of a device that went away while it was read: nothing more is worth sending.
     pub gone: OnceLock<PathBuf>,
+    /// Files are opened as they would be, and not read: their content is whatever is in the buffer.
+    pub rehearse: bool,
+    /// Who hears of every entry that is laid out.
+    pub tell: Option<Tell>,
 }
 
 /// What was laid out, for the sender's last word.
@@ -53,8 +57,8 @@ pub(super) struct Tally {
 impl Context {
     pub fn new(stats: Arc<Stats>, notes: Arc<NoteSink>) -> Context {
         let dirs = Arc::new(Dirs::new());
-        let (fates, tally, gone) = Default::default();
-        Context { dirs, stats, notes, fates, tally, record: false, gone }
+        let (fates, tally, gone, tell) = (Fates::default(), Tally::default(), OnceLock::new(), notes.teller());
+        Context { dirs, stats, notes, fates, tally, record: false, gone, rehearse: false, tell }
     }
 
     pub fn count(&self, entries: u64, content: u64, stream: usize) {
@@ -197,7 +201,10 @@ impl Planned {
                 (ChunkKind::Data { offset, sole }, len)
             }
             Job::Slice { file, index } => {
-                let (kind, len) = file.fill(index, &mut buf, &context.notes);
+                let (kind, len) = match context.rehearse {
+                    true => file.slice(index),
+                    false => file.fill(index, &mut buf, &context.notes),
+                };
                 context.count(0, len as u64, len);
                 if let Some(path) = file.gone() {
                     let _ = context.gone.set(path.to_owned());
@@ -241,6 +248,10 @@ fn fill_mixed(
             Some(laid_out) => {
                 if let Some(lines) = &mut lines {
                     record(lines, place, &scratch.entry, &buf[at..at + laid_out.len], laid_out.content);
+                }
+                if let Some(tell) = &context.tell {
+                    let Entry { path, kind, .. } = &scratch.entry;
+                    tell(Rehearsed::Goes { path, directory: kind.is_directory() });
                 }
                 at += laid_out.len;
                 entries += 1;
@@ -379,6 +390,9 @@ impl Filler<'_> {
 
     /// Read `size` bytes to the start of `out`, and see whether there are more.
     fn read(&mut self, fd: &OwnedFd, out: &mut [u8], size: usize) -> Result<Got, Errno> {
+        if self.context.rehearse {
+            return Ok(Got { len: size, more: false });
+        }
         // Some file systems announce no size and have content all the same: there, read what fits.
         let most = if size == 0 { out.len() / 512 * 512 } else { size };
         let mut len = 0;

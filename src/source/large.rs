@@ -111,10 +111,17 @@ impl LargeFile {
         self.meta.size.div_ceil(CHUNK_LEN as u64)
     }
 
+    /// The kind and length of slice `index`.
+    pub fn slice(&self, index: u64) -> (ChunkKind, usize) {
+        let offset = index * CHUNK_LEN as u64;
+        let len = (self.meta.size - offset).min(CHUNK_LEN as u64) as usize;
+        (ChunkKind::Data { offset, sole: self.slices() == 1 }, len)
+    }
+
     /// Read slice `index` to the start of `buf`; returns its kind and length.
     pub fn fill(&self, index: u64, buf: &mut [u8], notes: &NoteSink) -> (ChunkKind, usize) {
         let offset = index * CHUNK_LEN as u64;
-        let len = (self.meta.size - offset).min(CHUNK_LEN as u64) as usize;
+        let (kind, len) = self.slice(index);
         let mut bad = Bad::default();
         let mut failed = false;
         let read = |buf: &mut [u8], at: u64| {
@@ -145,7 +152,7 @@ impl LargeFile {
         if self.remaining.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.note_troubles(notes);
         }
-        (ChunkKind::Data { offset, sole: self.slices() == 1 }, len)
+        (kind, len)
     }
 
     /// Ahead of a second look at a range with something bad in it. The kernel reads and keeps many pages as one, which is

@@ -9,6 +9,8 @@
 //! pressure: step 2 waits for a buffer, and for room in the queue of planned chunks; step 1 runs a bounded number of
 //! entries ahead of it.
 //!
+//! What of a tree is sent, `select` says while directories are listed; there nothing else about names is decided.
+//!
 //! Never: a link followed below a source, a device or FIFO opened by mistake (a device is read only where it is the one
 //! source), a path resolved that the kernel could lead elsewhere meanwhile. What goes wrong with one entry is a note and touches
 //! no other entry; only a stream that cannot be read is an error of the whole.
@@ -33,6 +35,7 @@ mod plan;
 mod pseudo;
 mod read;
 mod record;
+mod select;
 mod stream;
 mod walk;
 
@@ -49,11 +52,13 @@ pub use fill::{FillScratch, Filled, Planned};
 pub use named::{Tree, open_tree};
 pub use notes::NoteSink;
 pub use record::{ChunkLines, Recorder};
+pub use select::Selection;
 
 use crate::chunk::Pool;
 use crate::error::{Error, escape};
 use crate::ids::Seq;
 use crate::limits::CHUNK_LEN;
+use crate::queue;
 use crate::report::Notes;
 use crate::stats::{Lap, Stage, Stats};
 use crate::wire::Layout;
@@ -103,12 +108,16 @@ pub fn start(
     workers: usize,
 ) -> Running {
     let context = Context { record: tree.record, ..Context::new(stats, notes) };
+    begin(tree, layout, pool, context, workers)
+}
+
+fn begin(tree: Tree, layout: Layout, pool: Arc<Pool>, context: Context, workers: usize) -> Running {
     let stage = if matches!(tree.named, Named::Fifo(_)) { Stage::Input } else { Stage::Source };
     run(pool, context, stage, move |mut emitter| match (tree.named, layout) {
         (Named::Roots(roots), Layout::Archive) => {
             let Context { dirs, stats, notes, .. } = &*emitter.context;
             let threads = workers.clamp(WALKERS_MIN, WALKERS_MAX);
-            let mut walk = Walk::new(roots, dirs.clone(), stats.clone(), notes.clone(), threads);
+            let mut walk = Walk::new(roots, tree.selection, dirs.clone(), stats.clone(), notes.clone(), threads);
             let mut planner = Planner::new(emitter);
             while let Some(step) = walk.step() {
                 planner.add(&step)?;
@@ -140,6 +149,28 @@ pub fn start(
     })
 }
 
+/// Find out what would be sent: everything is done as for a transfer by one worker, except that no file is read and no
+/// chunk leaves. `None` if it is a stream, of which only its end tells how much it is.
+pub fn rehearse(tree: Tree, stats: &Arc<Stats>, notes: &Arc<NoteSink>) -> Result<Option<SourceEnd>, Error> {
+    let layout = match tree.named {
+        Named::Roots(_) | Named::File { .. } => Layout::Archive,
+        Named::Device { .. } => Layout::Raw,
+        Named::Fifo(_) => return Ok(None),
+    };
+    let context = Context { rehearse: true, ..Context::new(stats.clone(), notes.clone()) };
+    let pool = Pool::new(REHEARSAL_CHUNKS, CHUNK_LEN);
+    let running = begin(tree, layout, pool, context, WALKERS_MIN);
+    let mut scratch = FillScratch::default();
+    for planned in queue::each(running.planned.clone()) {
+        let filled = planned.fill(&mut scratch);
+        stats.stream_done.fetch_add(filled.len as u64, Relaxed);
+    }
+    running.join().map(Some)
+}
+
+/// Chunks that a rehearsal has under way.
+const REHEARSAL_CHUNKS: usize = 8;
+
 /// Start to read standard input as a raw stream.
 pub fn start_stdin(pool: Arc<Pool>, stats: Arc<Stats>, notes: Arc<NoteSink>) -> Running {
     run(pool, Context::new(stats, notes), Stage::Input, |mut emitter| {
@@ -168,7 +199,8 @@ pub fn each_file(dir: &Path, mut visit: impl FnMut(&[u8])) -> Result<Notes, Erro
         return Err(Error::Usage(format!("'{}' is no directory", escape(dir.as_os_str().as_encoded_bytes()))));
     };
     let (stats, notes) = (Arc::new(Stats::default()), Arc::new(NoteSink::new()));
-    let mut walk = Walk::new(roots, Arc::new(Dirs::new()), stats, notes.clone(), WALKERS_MIN);
+    let everything = Arc::new(Selection::everything());
+    let mut walk = Walk::new(roots, everything, Arc::new(Dirs::new()), stats, notes.clone(), WALKERS_MIN);
     while let Some(step) = walk.step() {
         if step.meta.file_type == FileType::RegularFile {
             visit(step.path);

@@ -20,6 +20,7 @@ use super::ahead::Look;
 use super::dirs::Dir;
 use super::large::LargeFile;
 use super::meta::{Meta, type_name};
+use super::select::{Selection, Wanted};
 use super::walk::Root;
 use crate::device;
 use crate::error::{Error, escape};
@@ -32,6 +33,8 @@ pub struct Tree {
     /// Whether chunks come with their lines of a manifest.
     pub(super) record: bool,
     warning: Option<String>,
+    /// Which entries are sent.
+    pub(super) selection: Arc<Selection>,
 }
 
 pub(super) enum Named {
@@ -54,6 +57,23 @@ impl Tree {
     /// What a person should know before it begins.
     pub fn warning(&self) -> Option<&str> {
         self.warning.as_deref()
+    }
+
+    /// Send only what `selection` wants. A list of names needs a single directory; a file or FIFO that is named alone is
+    /// sent in any case.
+    pub fn selected(mut self, selection: Selection) -> Result<Tree, Error> {
+        if let Named::Roots(roots) = &mut self.named
+            && let [root] = &mut roots[..]
+        {
+            root.want(&selection.root);
+        }
+        let is_one_directory = self.sources == 1 && matches!(self.named, Named::Roots(_));
+        if !selection.root.is_all() && !is_one_directory {
+            let text = "--files-from names what is sent of one directory: SRC must be one, and only one";
+            return Err(Error::Usage(text.into()));
+        }
+        self.selection = Arc::new(selection);
+        Ok(self)
     }
 
     /// What the receiver is told.
@@ -79,7 +99,7 @@ pub fn open_tree(paths: &[PathBuf]) -> Result<Tree, Error> {
         (Named::Device { .. }, [path]) => mounted(path),
         _ => None,
     };
-    Ok(Tree { named, sources, record: false, warning })
+    Ok(Tree { named, sources, record: false, warning, selection: Arc::new(Selection::everything()) })
 }
 
 fn open_single(path: &Path) -> Result<Named, Error> {
@@ -181,7 +201,7 @@ fn open_one_of_several(path: &Path, places: &mut HashMap<PathBuf, Arc<Dir>>) -> 
         }
     };
     let fd = place.pinned_handle().ok_or_else(|| unreadable(path, Errno::NOENT))?;
-    let look = Look::of(&stat, &place, &name, &fd, &mut Vec::new());
+    let look = Look::of(&stat, &place, &name, &Wanted::ALL, &fd, &mut Vec::new());
     Ok(Root { place, name, look })
 }
 

@@ -3,12 +3,15 @@
 
 use std::sync::{Mutex, MutexGuard};
 
-use crate::report::{Note, NoteKind, Notes};
+use crate::report::{Note, NoteKind, Notes, Omitted, OmittedKind, Rehearsed, Tell};
 
 /// The notes of one side, shared by its stages. Bounded: what does not fit by name is counted.
-#[derive(Default, Debug)]
+#[derive(Default)]
 pub struct NoteSink {
     notes: Mutex<Notes>,
+    omitted: Mutex<Omitted>,
+    /// Who else hears of everything at once, in a rehearsal.
+    tell: Option<Tell>,
 }
 
 impl NoteSink {
@@ -17,14 +20,40 @@ impl NoteSink {
         NoteSink::default()
     }
 
+    /// No notes; `tell` hears of each.
+    pub fn telling(tell: Tell) -> NoteSink {
+        NoteSink { tell: Some(tell), ..NoteSink::default() }
+    }
+
+    /// Who hears of everything.
+    pub(super) fn teller(&self) -> Option<Tell> {
+        self.tell.clone()
+    }
+
     /// Add one.
     pub fn push(&self, note: Note) {
+        if let Some(tell) = &self.tell {
+            tell(Rehearsed::Noted(&note));
+        }
         self.lock().push(note);
     }
 
     /// Add one for the entry at `path`.
     pub(crate) fn add(&self, kind: NoteKind, path: &[u8], detail: impl Into<String>) {
         self.push(Note { kind, path: path.to_vec(), detail: detail.into() });
+    }
+
+    /// The entry at `path` was left out on request, or what is in it; `rule` is the pattern that says so.
+    pub(crate) fn omit(&self, kind: OmittedKind, path: &[u8], rule: &[u8]) {
+        if let Some(tell) = &self.tell {
+            tell(Rehearsed::Omitted { kind, path, rule });
+        }
+        self.lock_omitted().add(kind, path);
+    }
+
+    /// All that was left out on request.
+    pub fn omitted(&self) -> Omitted {
+        self.lock_omitted().clone()
     }
 
     /// Notes kept by name so far. It never shrinks.
@@ -52,6 +81,10 @@ impl NoteSink {
     /// All of them.
     pub fn notes(&self) -> Notes {
         self.lock().clone()
+    }
+
+    fn lock_omitted(&self) -> MutexGuard<'_, Omitted> {
+        self.omitted.lock().expect("no thread panics while it holds this lock")
     }
 
     fn lock(&self) -> MutexGuard<'_, Notes> {

@@ -20,11 +20,13 @@ use std::thread::JoinHandle;
 
 use rustix::io::Errno;
 
-use super::ahead::{Ahead, BATCH_LEN, Found, Listing, Look, Scratch, Subdir};
+use super::ahead::{Ahead, BATCH_LEN, Found, Listing, Look, Scratch, Skipped, Subdir};
 use super::dirs::{Dir, Dirs, Gone, is_vanished};
 use super::meta::Meta;
 use super::notes::NoteSink;
-use crate::report::NoteKind;
+use super::select::{Selection, Wanted};
+use crate::error::escape;
+use crate::report::{NoteKind, OmittedKind};
 use crate::stats::Stats;
 
 /// One source, as the walk begins with it.
@@ -38,8 +40,15 @@ pub(super) struct Root {
 impl Root {
     /// A source that is a directory. It is entered; `place` and `name` are where its own entry belongs.
     pub fn directory(place: Arc<Dir>, name: CString, dir: Arc<Dir>, meta: Meta) -> Root {
-        let subdir = Subdir::new(dir);
+        let subdir = Subdir::new(dir, Wanted::ALL);
         Root { place, name, look: Look { meta, found: Found::Directory(subdir) } }
+    }
+
+    /// Send of it what a list wants.
+    pub fn want(&mut self, wanted: &Wanted) {
+        if let Found::Directory(subdir) = &mut self.look.found {
+            *subdir = subdir.wanting(wanted.clone());
+        }
     }
 }
 
@@ -81,8 +90,24 @@ struct Frame {
 
 impl Walk {
     /// Begin to walk `roots`, with that many threads ahead of it.
-    pub fn new(roots: Vec<Root>, dirs: Arc<Dirs>, stats: Arc<Stats>, notes: Arc<NoteSink>, threads: usize) -> Walk {
-        let ahead = Ahead::new(dirs, stats);
+    pub fn new(
+        mut roots: Vec<Root>,
+        selection: Arc<Selection>,
+        dirs: Arc<Dirs>,
+        stats: Arc<Stats>,
+        notes: Arc<NoteSink>,
+        threads: usize,
+    ) -> Walk {
+        // A single directory has no name in the transfer that a rule could be about.
+        roots.retain(|root| {
+            let name = root.name.to_bytes();
+            let rule = selection.excluding(name, 0, || matches!(root.look.found, Found::Directory(_)));
+            if let Some(rule) = rule {
+                notes.omit(OmittedKind::Excluded, name, selection.rule_text(rule));
+            }
+            rule.is_none()
+        });
+        let ahead = Ahead::new(dirs, selection, stats);
         ahead.begin(roots.iter().map(|root| &root.look));
         let threads = (0..threads)
             .filter_map(|i| {
@@ -156,6 +181,12 @@ impl Walk {
             None => &self.root.as_ref()?.look,
         };
         let meta = look.meta;
+        let wanted = level.map(|level| self.stack[level].listing.wanted(at)).filter(|wanted| wanted.named);
+        if let Some(wanted) = wanted
+            && !self.is_as_named(wanted, &look.found)
+        {
+            return None;
+        }
         match &look.found {
             Found::Plain | Found::Symlink(_) => Some(meta),
             Found::TooDeep => {
@@ -186,9 +217,41 @@ impl Walk {
         }
     }
 
+    /// Whether something that a list names, or names something below, can go on; if not, it is noted by every name that
+    /// the list has.
+    fn is_as_named(&self, wanted: &Wanted, found: &Found) -> bool {
+        let why = match found {
+            Found::Directory(_) | Found::TooDeep => return true,
+            Found::Failed(errno) if !is_vanished(*errno) => return true,
+            Found::Failed(_) => "it is named by --files-from and is not there".to_owned(),
+            Found::Plain | Found::Symlink(_) if !wanted.names_below() => return true,
+            Found::Plain | Found::Symlink(_) => {
+                format!("it is named by --files-from, and {} is no directory", escape(&self.path))
+            }
+        };
+        let is_there = !matches!(found, Found::Failed(_));
+        if wanted.whole && !is_there {
+            self.notes.add(NoteKind::Unreadable, &self.path, &*why);
+        }
+        for below in self.ahead.selection.paths_below(wanted) {
+            self.notes.add(NoteKind::Unreadable, &[&self.path, &b"/"[..], &below].concat(), &*why);
+        }
+        wanted.whole && is_there
+    }
+
     fn enter(&mut self, listing: Arc<Listing>) -> Meta {
-        if let Some(kind) = listing.pseudo {
-            self.notes.add(NoteKind::Pseudo, &self.path, kind);
+        match listing.skipped {
+            Some(Skipped::Pseudo(kind)) => self.notes.add(NoteKind::Pseudo, &self.path, kind),
+            Some(Skipped::OtherFileSystem) => self.notes.omit(OmittedKind::OtherFileSystem, &self.path, b""),
+            None => {}
+        }
+        if listing.is_cache {
+            self.notes.omit(OmittedKind::Cache, &self.path, b"");
+        }
+        for (name, rule) in &listing.excluded {
+            let mut path = Vec::new();
+            listing.dir.path_into(listing.text_of(*name).to_bytes(), &mut path);
+            self.notes.omit(OmittedKind::Excluded, &path, self.ahead.selection.rule_text(*rule as usize));
         }
         if let Some(errno) = listing.failed {
             self.notes.add(NoteKind::Unreadable, &self.path, cannot_list(errno));

@@ -123,7 +123,7 @@ fn a_file_that_grows_is_cut_at_what_was_announced_and_one_that_shrinks_is_filled
 }
 
 /// The program as a user who may not read everything; `dir` becomes that user's.
-fn as_nobody(dir: &Path) -> Command {
+pub fn as_nobody(dir: &Path) -> Command {
     if !rustix::process::geteuid().is_root() {
         return Command::new(BLAST);
     }

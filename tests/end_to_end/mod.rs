@@ -16,6 +16,7 @@ mod manifest;
 mod memory;
 mod peers;
 mod quiet;
+mod select;
 mod shared;
 mod strangers;
 mod streams;

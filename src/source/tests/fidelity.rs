@@ -74,7 +74,14 @@ fn files_that_just_fit_one_chunk_and_just_do_not_are_whole() {
 fn walk(path: &Path, threads: usize) -> (Vec<(Vec<u8>, meta::Meta)>, Vec<Note>) {
     let (stats, notes) = (Arc::new(Stats::default()), Arc::new(NoteSink::new()));
     let Named::Roots(roots) = open_tree(&[path.to_path_buf()]).unwrap().named else { unreachable!() };
-    let mut walk = Walk::new(roots, Arc::new(dirs::Dirs::new()), stats.clone(), notes.clone(), threads);
+    let mut walk = Walk::new(
+        roots,
+        Arc::new(Selection::everything()),
+        Arc::new(dirs::Dirs::new()),
+        stats.clone(),
+        notes.clone(),
+        threads,
+    );
     let mut steps = Vec::new();
     while let Some(step) = walk.step() {
         steps.push((step.path.to_vec(), step.meta));

@@ -3,6 +3,7 @@
 mod faults;
 mod fidelity;
 mod record;
+mod select;
 mod streams;
 
 use std::collections::BTreeMap;
