@@ -28,8 +28,8 @@ use tokio::time::{Instant, timeout};
 
 use self::conductor::Conductor;
 use self::door::{
-    Caller, Door, Strangers, advertised, announced, announcer, answer_the_door, cannot_listen, is_worth_a_line,
-    peer_name, reachable_at, refuse,
+    Caller, Door, Keyring, Strangers, advertised, announced, announcer, answer_the_door, cannot_listen,
+    is_worth_a_line, peer_name, reachable_at, refuse,
 };
 use self::stages::{Stages, worker_count};
 use crate::error::Error;
@@ -44,7 +44,7 @@ use crate::options::{Destination, RecvOptions, Window};
 use crate::report::{Event, ManifestReport, Report};
 use crate::sink::{self, Prepared, Sink};
 use crate::stats::{Phase, Stats, memory_available};
-use crate::wire::{self, Handshake, Layout, Offer};
+use crate::wire::{self, FIRST_NONCES, Handshake, Layout, Offer, SessionKeys};
 
 /// Receive what a sender brings. Returns once everything is durable and verified, or with the reason why not; `stats`
 /// can be watched meanwhile.
@@ -148,11 +148,18 @@ async fn converse(
 
     let (call, callers) = mpsc::unbounded_channel();
     let (pending, strangers) = (Pending::default(), Strangers::seen_by(&options.observer));
+    let keyring = Keyring::default();
     let beside = if options.bind.is_none() { listen::beside(&listener, &options.sockets) } else { Vec::new() };
     for listener in std::iter::once(listener).chain(beside) {
-        tokio::task::spawn_local(answer_the_door(listener, pending.clone(), call.clone(), strangers.clone()));
+        tokio::task::spawn_local(answer_the_door(
+            listener,
+            pending.clone(),
+            call.clone(),
+            strangers.clone(),
+            keyring.clone(),
+        ));
     }
-    let mut door = Door { port, callers, waiting: None, cables };
+    let mut door = Door { port, callers, waiting: None, cables, keyring };
     let mut measured = 0;
     loop {
         let (first, offer) = tokio::select! {
@@ -181,7 +188,7 @@ async fn converse(
             Err(error @ Error::Interrupted(_)) if door.waiting.is_none() => return Err(error),
             Err(error @ Error::Bug(_)) => return Err(error),
             // however it ended, nothing was received and the next one is waited for
-            _ => {}
+            _ => door.serve(None),
         }
     }
 }
@@ -228,8 +235,9 @@ async fn serve(
         }
     };
     let window = Window::chosen(options.window_chunks, memory_available());
+    let keys = Arc::new(SessionKeys::published());
     let (events, mut inbox) = mpsc::unbounded_channel();
-    let stages = match Stages::start(session, window, &sink, stats.clone(), events, door.cables.clone()) {
+    let stages = match Stages::start(session, keys.clone(), window, &sink, stats.clone(), events, door.cables.clone()) {
         Ok(stages) => stages,
         Err(error) => {
             refuse(&mut stream, &error).await;
@@ -261,7 +269,9 @@ async fn serve(
         measuring,
     };
     let place = door::place(&stream, peer);
-    conductor.start_link(LinkId(0), stream, peer, place, None);
+    door.serve(Some((session, keys.clone())));
+    let keys = keys.listener(LinkId(0), FIRST_NONCES);
+    conductor.start_link(LinkId(0), stream, keys, peer, place, None);
     let outcome = conductor.receive(&mut inbox, door, &mut failure, interrupts).await;
     let mut left = None;
     let outcome = match outcome {

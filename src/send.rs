@@ -36,7 +36,7 @@ use self::reach::{Agreed, agree};
 use self::stages::{Stages, Totals};
 use crate::error::{Error, ExitCode};
 use crate::flow::SendFlow;
-use crate::ids::SessionId;
+use crate::ids::{LinkId, SessionId};
 use crate::limits;
 use crate::link::cables::Cables;
 use crate::link::proof::Proof;
@@ -49,7 +49,7 @@ use crate::options::{Schedule, SendOptions, Sources, Window};
 use crate::report::{Event, LinkReport, ManifestReport, Rehearsal, Report, Tell};
 use crate::source::{self, NoteSink, Selection, SourceEnd};
 use crate::stats::{Phase, Stage, Stats, memory_available};
-use crate::wire::{self, Commit, Control, Offer};
+use crate::wire::{self, Commit, Control, FIRST_NONCES, Offer, SessionKeys};
 
 /// Send what `options` say. Returns once everything is durable and verified on the receiver, or with the reason why
 /// not; `stats` can be watched meanwhile.
@@ -180,7 +180,7 @@ async fn deliver(
         strict: options.schedule == Schedule::RoundRobin,
         limits: Limits::new(&options.bwlimit),
         sockets: options.sockets.clone(),
-        key: wire::PUBLISHED_KEY,
+        keys: agreed.keys.clone(),
         cables: Cables::watched(),
         bells: Default::default(),
         last_words: Default::default(),
@@ -196,7 +196,7 @@ async fn deliver(
     let stages = match Stages::start(source, pen, &agreed, options, session.clone(), window, workers) {
         Ok(stages) => stages,
         Err(error) => {
-            abandon(agreed.stream, &error).await;
+            abandon(agreed.stream, &session.keys, &error).await;
             return Err(error);
         }
     };
@@ -237,10 +237,11 @@ async fn deliver(
 }
 
 /// End a session that never began to work, so that the receiver does not wait for it.
-async fn abandon(mut stream: TcpStream, error: &Error) {
+async fn abandon(mut stream: TcpStream, keys: &SessionKeys, error: &Error) {
     let abort = Control::Abort { code: error.exit_code(), reason: error.reason() };
     let mut bytes = Vec::new();
-    wire::encode_control(&abort, &wire::PUBLISHED_KEY, &mut bytes);
+    let mut keys = keys.dialer(LinkId(0), FIRST_NONCES);
+    wire::encode_control(&abort, &mut keys.out, &mut bytes);
     // If it cannot be told, the connection's end will have to do.
     let told = async {
         stream.write_all(&bytes).await?;

@@ -365,8 +365,8 @@ fn the_rules_see_what_they_are_about() {
 }
 
 /// Licences that this program may be built on. Of a choice one is enough, of several together all must be here.
-const LICENCES: [&str; 8] =
-    ["MIT", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "Unicode-3.0", "Unlicense", "CC0-1.0", "MIT-0"];
+const LICENCES: [&str; 9] =
+    ["MIT", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "Unicode-3.0", "Unlicense", "CC0-1.0", "MIT-0"];
 
 /// Crates of which there may be two versions: only macros use them, while building.
 const TWICE: [&str; 1] = ["syn"];

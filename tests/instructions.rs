@@ -15,8 +15,8 @@ use blast::options::{Schedule, Window};
 use blast::source::{FillScratch, NoteSink, open_tree, start};
 use blast::stats::Stats;
 use blast::wire::{
-    ChunkHead, Control, HEADER_LEN, Header, Layout, PUBLISHED_KEY, decode_control, decode_header, encode_chunk_header,
-    encode_control,
+    ChunkHead, Cipher, Control, FIRST_NONCES, FrameKeys, HEADER_LEN, Header, Layout, SessionKeys, decode_control,
+    decode_header, encode_chunk_header, encode_control,
 };
 
 /// Counting is on while this runs; it is found by its name.
@@ -115,11 +115,15 @@ fn wire_headers() {
         payload_len: CHUNK_LEN as u32,
         zstd: false,
         digest: Digest([seq as u8; 32]),
+        seal: [0; 16],
     };
+    let FrameKeys { mut out, .. } = SessionKeys::new([1; 32], None).dialer(LinkId(0), FIRST_NONCES);
+    let FrameKeys { mut into, .. } = SessionKeys::new([1; 32], None).listener(LinkId(0), FIRST_NONCES);
     measured(|| {
         for seq in 0..2000 {
-            let bytes = encode_chunk_header(&head(seq), &PUBLISHED_KEY);
-            let read = decode_header(&bytes, &PUBLISHED_KEY).expect("our own header");
+            let bytes = encode_chunk_header(&head(seq), &out);
+            let read = decode_header(&bytes, &mut into).expect("our own header");
+            out.sent();
             assert!(matches!(read, Header::Chunk(read) if read.seq.0 == seq));
         }
     });
@@ -133,13 +137,16 @@ fn wire_acks() {
     }
     let ack = flow.ack();
     let mut bytes = Vec::new();
+    let FrameKeys { mut out, .. } = SessionKeys::new([1; 32], Some(Cipher::Aes256Gcm)).dialer(LinkId(0), FIRST_NONCES);
+    let FrameKeys { mut into, .. } =
+        SessionKeys::new([1; 32], Some(Cipher::Aes256Gcm)).listener(LinkId(0), FIRST_NONCES);
     measured(|| {
         for _ in 0..2000 {
             bytes.clear();
-            encode_control(&Control::Ack(ack.clone()), &PUBLISHED_KEY, &mut bytes);
-            let (header, payload) = bytes.split_first_chunk::<HEADER_LEN>().expect("a header");
-            let Ok(Header::Control(header)) = decode_header(header, &PUBLISHED_KEY) else { panic!("our own header") };
-            assert!(matches!(decode_control(&header, payload), Ok(Control::Ack(_))));
+            encode_control(&Control::Ack(ack.clone()), &mut out, &mut bytes);
+            let (header, payload) = bytes.split_first_chunk_mut::<HEADER_LEN>().expect("a header");
+            let Ok(Header::Control(header)) = decode_header(header, &mut into) else { panic!("our own header") };
+            assert!(matches!(decode_control(&header, payload, &into), Ok(Control::Ack(_))));
         }
     });
 }

@@ -15,6 +15,15 @@ const SESSION: SessionId = SessionId(*b"\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09
 const NONCE: [u8; 16] =
     [0xa0, 0xa1, 0xa2, 0xa3, 0xa4, 0xa5, 0xa6, 0xa7, 0xa8, 0xa9, 0xaa, 0xab, 0xac, 0xad, 0xae, 0xaf];
 
+fn keys() -> SessionKeys {
+    SessionKeys::new(*b"a secret that only two ends have", None)
+}
+
+/// For the first frame that the sender sends on its first connection.
+fn key() -> FrameKey {
+    keys().dialer(LinkId(0), FIRST_NONCES).out
+}
+
 fn bytes(golden: &str) -> Vec<u8> {
     let hex: String = golden.lines().flat_map(|line| line.split('|').next()).flat_map(str::split_whitespace).collect();
     assert!(hex.len().is_multiple_of(2), "an odd number of digits");
@@ -27,31 +36,31 @@ fn hex(bytes: &[u8]) -> String {
 
 fn chunk_golden(head: ChunkHead, golden: &str) {
     let golden = bytes(golden);
-    assert_eq!(hex(&encode_chunk_header(&head, &PUBLISHED_KEY)), hex(&golden), "{head:?}");
+    assert_eq!(hex(&encode_chunk_header(&head, &key())), hex(&golden), "{head:?}");
     let header = golden[..].try_into().expect("a header");
-    assert_eq!(decode_header(header, &PUBLISHED_KEY), Ok(Header::Chunk(head)));
+    assert_eq!(decode_header(header, &mut key()), Ok(Header::Chunk(head)));
 }
 
 fn control_golden(frame: Control, golden: &str) {
     let golden = bytes(golden);
     let mut encoded = Vec::new();
-    encode_control(&frame, &PUBLISHED_KEY, &mut encoded);
+    encode_control(&frame, &mut key(), &mut encoded);
     assert_eq!(hex(&encoded), hex(&golden), "{frame:?}");
     let (header, payload) = golden.split_first_chunk().expect("a header");
-    let Ok(Header::Control(header)) = decode_header(header, &PUBLISHED_KEY) else { panic!("not a control frame") };
+    let Ok(Header::Control(header)) = decode_header(header, &mut key()) else { panic!("not a control frame") };
     assert_eq!(header.payload_len(), payload.len());
-    assert_eq!(decode_control(&header, payload), Ok(frame));
+    assert_eq!(decode_control(&header, &mut payload.to_vec(), &key()), Ok(frame));
 }
 
 fn handshake_golden(message: Handshake, golden: &str) {
     let golden = bytes(golden);
     let mut encoded = Vec::new();
-    encode_handshake(&message, &PUBLISHED_KEY, &mut encoded);
+    encode_handshake(&message, &keys().joins(), &mut encoded);
     assert_eq!(hex(&encoded), hex(&golden), "{message:?}");
     let (prefix, rest) = golden.split_first_chunk().expect("a prefix");
     let prefix = decode_handshake_prefix(prefix).expect("ours");
     assert_eq!(prefix.rest_len(), rest.len());
-    assert_eq!(decode_handshake(&prefix, rest, &PUBLISHED_KEY), Ok(message));
+    assert_eq!(decode_handshake(&prefix, rest, |_| Some(keys().joins())), Ok(message));
 }
 
 fn addresses() -> Vec<Address> {
@@ -82,17 +91,19 @@ fn mixed_chunk() {
         payload_len: 0x000f_fe00,
         zstd: false,
         digest: Digest([0xd1; 32]),
+        seal: [0; 16],
     };
     chunk_golden(
         head,
-        "e7f6abaf9924dce6c5e03a1306e7b6ab | tag
+        "9c1ec3211a59d03149a76f83e039baf2 | tag
          01 00 0000 | kind, flags, reserved
          00fe0f00 | payload length
          0807060504030201 | sequence number
          0000000000000000 | offset
          00fe0f00 | content length
          00000000 | reserved
-         d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1 d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1 | digest of the content",
+         d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1 d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1 | digest of the content
+         00000000000000000000000000000000 | seal",
     );
 }
 
@@ -105,17 +116,19 @@ fn data_chunk_compressed() {
         payload_len: 0x1234,
         zstd: true,
         digest: Digest([0xd2; 32]),
+        seal: [0; 16],
     };
     chunk_golden(
         head,
-        "56b97ad35250c06d2061d9f364a8be5d | tag
+        "433fe799eb346a33725356a7716dbac1 | tag
          01 0a 0000 | kind, flags DATA and ZSTD, reserved
          34120000 | payload length
          0900000000000000 | sequence number
          0000500000000000 | offset
          00001000 | content length
          00000000 | reserved
-         d2d2d2d2d2d2d2d2d2d2d2d2d2d2d2d2 d2d2d2d2d2d2d2d2d2d2d2d2d2d2d2d2 | digest of the content",
+         d2d2d2d2d2d2d2d2d2d2d2d2d2d2d2d2 d2d2d2d2d2d2d2d2d2d2d2d2d2d2d2d2 | digest of the content
+         00000000000000000000000000000000 | seal",
     );
 }
 
@@ -128,17 +141,19 @@ fn data_chunk_that_is_the_only_slice() {
         payload_len: 1,
         zstd: false,
         digest: Digest([0xd3; 32]),
+        seal: [0; 16],
     };
     chunk_golden(
         head,
-        "a85eef4545a6acaecc78d14ba7780559 | tag
+        "13db6f71d55ef968420c7d8e7e2d0031 | tag
          01 06 0000 | kind, flags DATA and SOLE, reserved
          01000000 | payload length
          0000000000000000 | sequence number
          0000000000000000 | offset
          01000000 | content length
          00000000 | reserved
-         d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3 d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3 | digest of the content",
+         d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3 d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3d3 | digest of the content
+         00000000000000000000000000000000 | seal",
     );
 }
 
@@ -151,10 +166,11 @@ fn ack() {
     let frame = Ack { next: 0x1122, bitmap, credit_limit: 0x3344, durable: 0x5566, notes: 0x7788, links };
     control_golden(
         Control::Ack(frame),
-        "4267803be6641aa03af952be6cacf34f | tag
+        "32ded3f3bc253014c07fe3c584c3aa98 | tag
          02 00 0000 ba000000 | kind, flags, reserved, payload length
          0000000000000000 0000000000000000 00000000 00000000 | unused
          e1b8997aaa03312fa1041f31ecd93f13 6eddf59f9f5029e89269202a5de51ffa | digest of the payload
+         00000000000000000000000000000000 | seal
          2211000000000000 | next
          4433000000000000 | credit limit
          6655000000000000 | durable mark
@@ -173,10 +189,11 @@ fn ack() {
 fn notes_frame() {
     control_golden(
         Control::Notes { first: 0x0102, notes: notes() },
-        "f584a5afe2768823963a2a5082b7016f | tag
+        "b14bc57d63552e78897cf153194c3a55 | tag
          03 00 0000 1b000000 | kind, flags, reserved, payload length
          0000000000000000 0000000000000000 00000000 00000000 | unused
          cd569046489eb5359e9acca940ccc8b4 aa366a770b3edf67c173d5ac4a8f52ab | digest of the payload
+         00000000000000000000000000000000 | seal
          0201000000000000 | number of the first
          0200 | notes
          01 00 0300 0000 612fff | vanished, reserved, path and detail lengths, path
@@ -188,18 +205,20 @@ fn notes_frame() {
 fn ping_and_pong() {
     control_golden(
         Control::Ping(0x0102_0304_0506_0708),
-        "c2c79f6bfccf056c2084e53fd46c3f34 | tag
+        "77a5985e55bb485515e5468f5b3b3325 | tag
          04 00 0000 08000000 | kind, flags, reserved, payload length
          0000000000000000 0000000000000000 00000000 00000000 | unused
          36fb4020ed2e7862610ad6fa3bb63301 080cbd00a3a651635b75d425a50f8d43 | digest of the payload
+         00000000000000000000000000000000 | seal
          0807060504030201 | number",
     );
     control_golden(
         Control::Pong(0x0102_0304_0506_0708),
-        "02d8c405b8a28bfa690f32708841bef0 | tag
+        "efd6649b8a39c10798daf7d52f314af9 | tag
          05 00 0000 08000000 | kind, flags, reserved, payload length
          0000000000000000 0000000000000000 00000000 00000000 | unused
          36fb4020ed2e7862610ad6fa3bb63301 080cbd00a3a651635b75d425a50f8d43 | digest of the payload
+         00000000000000000000000000000000 | seal
          0807060504030201 | number",
     );
 }
@@ -208,10 +227,11 @@ fn ping_and_pong() {
 fn links() {
     control_golden(
         Control::Links(addresses()),
-        "4f82400670424a2befd5093e74ee63da | tag
+        "cb7892b46ca0c6ad63a78c27672d7012 | tag
          06 00 0000 52000000 | kind, flags, reserved, payload length
          0000000000000000 0000000000000000 00000000 00000000 | unused
          f173f90fd4fddc22fa8dc3eefc211cb8 f6e5d6316a3e08aa70a6e340ff190063 | digest of the payload
+         00000000000000000000000000000000 | seal
          0200 | addresses
          65746830000000000000000000000000 | eth0
          0a000002000000000000000000000000 f31c 04 18 e8030000 | address, port, family, prefix, speed
@@ -233,10 +253,11 @@ fn finish() {
     };
     control_golden(
         Control::Finish(frame),
-        "d3dfb3e0d6ae940cf07e3fe5ded6bb20 | tag
+        "9bc7441592f67ac560cdfb61ca7081e0 | tag
          07 00 0000 58000000 | kind, flags, reserved, payload length
          0000000000000000 0000000000000000 00000000 00000000 | unused
          7ff0941298b034b34dcffa82a8dde41d de12a490852cb13b4c2c3d779b60c332 | digest of the payload
+         00000000000000000000000000000000 | seal
          0100000000000000 | chunks
          0200000000000000 | entries
          0300000000000000 | stream bytes
@@ -267,10 +288,11 @@ fn commit_of_a_tree() {
     };
     control_golden(
         Control::Commit(frame),
-        "4300bf41974e28b1d822c34fd4bdb818 | tag
+        "da476eaa480d49b12039d23218d82ece | tag
          08 00 0000 77000000 | kind, flags, reserved, payload length
          0000000000000000 0000000000000000 00000000 00000000 | unused
          ab3562c78a96bb9ae4b7eef44ade98d7 5e1a69a39b14c210a72d4efff100fbeb | digest of the payload
+         00000000000000000000000000000000 | seal
          01 00 | partial, no stream digest
          0200000000000000 | entries
          0300000000000000 | content bytes
@@ -302,10 +324,11 @@ fn commit_of_a_stream() {
     };
     control_golden(
         Control::Commit(frame),
-        "95dee605974f63ba7ea20eb7c4e1b6d1 | tag
+        "b70fb21d7d54facd14880e480fe6fa61 | tag
          08 00 0000 ae000000 | kind, flags, reserved, payload length
          0000000000000000 0000000000000000 00000000 00000000 | unused
          0422e3055a7894d761828eb2fc743095 a43320763ed6a688ab301bd1b057ee60 | digest of the payload
+         00000000000000000000000000000000 | seal
          00 01 | whole, a stream digest
          0000000000000000 | entries
          0100000010000000 | content bytes
@@ -326,10 +349,11 @@ fn commit_of_a_stream() {
 fn bye() {
     control_golden(
         Control::Bye,
-        "c9c38d72d62989850b0fea97c413045e | tag
+        "cfc51a7f3ca2749ff349e953140d0a2b | tag
          09 00 0000 00000000 | kind, flags, reserved, payload length
          0000000000000000 0000000000000000 00000000 00000000 | unused
-         af1349b9f5f9a1a6a0404dea36dcc949 9bcb25c9adc112b7cc9a93cae41f3262 | digest of the payload",
+         af1349b9f5f9a1a6a0404dea36dcc949 9bcb25c9adc112b7cc9a93cae41f3262 | digest of the payload
+         00000000000000000000000000000000 | seal",
     );
 }
 
@@ -337,10 +361,11 @@ fn bye() {
 fn abort() {
     control_golden(
         Control::Abort { code: ExitCode::Destination, reason: "no space left".to_owned() },
-        "931c469e4c04642ebc5cb1444b1e7550 | tag
+        "f33fcce3c72cef171a068deadaf65a17 | tag
          0a 00 0000 0e000000 | kind, flags, reserved, payload length
          0000000000000000 0000000000000000 00000000 00000000 | unused
          44c59cbd37cd8f42a4446f10a08dcea3 da8e487b7e036b4011ee9df435fbcb4a | digest of the payload
+         00000000000000000000000000000000 | seal
          05 | exit code
          6e6f207370616365206c656674 | reason",
     );
@@ -425,15 +450,16 @@ fn join_and_joined() {
          000102030405060708090a0b0c0d0e0f | session
          02010000 | link
          a0a1a2a3a4a5a6a7a8a9aaabacadaeaf | nonce
-         01511c1832807bf4cfeb4b20f2df3f15 | MAC",
+         0e6fb33d431dcba407accebe4209a275 | MAC",
     );
     handshake_golden(
-        Handshake::Joined { session: SESSION, link: LinkId(0x0102), nonce: NONCE },
-        "626c6173740d0a00 0100 04 00 2400 0000 | magic, version, kind, reserved, body length, reserved
+        Handshake::Joined { session: SESSION, link: LinkId(0x0102), nonce: NONCE, own: [0xb0; 16] },
+        "626c6173740d0a00 0100 04 00 3400 0000 | magic, version, kind, reserved, body length, reserved
          000102030405060708090a0b0c0d0e0f | session
          02010000 | link
          a0a1a2a3a4a5a6a7a8a9aaabacadaeaf | nonce
-         c3d271be9ce315e262db9db2b9a9669e | MAC",
+         b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0 | the listener's own
+         f99ab5681907a20f3d1843d394b49727 | MAC",
     );
 }
 
@@ -459,8 +485,7 @@ fn a_refuse_of_another_version_is_understood() {
     );
     let (prefix, rest) = golden.split_first_chunk().expect("a prefix");
     let prefix = decode_handshake_prefix(prefix).expect("a Refuse");
-    let other_key = TagKey([9; 32]);
-    let message = decode_handshake(&prefix, rest, &other_key).expect("a Refuse, whatever our key");
+    let message = decode_handshake(&prefix, rest, |_| None).expect("a Refuse, whatever our key");
     assert_eq!(message, Handshake::Refuse { code: ExitCode::Refused, reason: "not empty".to_owned() });
 }
 

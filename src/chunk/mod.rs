@@ -66,6 +66,8 @@ impl std::fmt::Debug for Release {
 pub struct Sealed {
     /// What its header says.
     pub head: ChunkHead,
+    /// Of the content, which the header hides where the chunk is encrypted.
+    pub digest: Digest,
     /// Where the payload is.
     pub buf: SharedBuf,
 }

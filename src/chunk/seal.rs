@@ -9,6 +9,7 @@ use zstd::bulk::{Compressor, Decompressor};
 use super::{Buf, Chunk, ChunkHead, ChunkKind, Sealed, chunk_digest};
 use crate::ids::Seq;
 use crate::stats::timed;
+use crate::wire::ChunkKeys;
 
 /// Samples that are compressed to learn whether the whole is worth it: this many, spread evenly, since a mixed chunk may
 /// begin with a file that does not shrink …
@@ -26,9 +27,11 @@ const GAIN_MIN: usize = 32;
 /// The most chunks of a kind that are let pass between two tries while they do not shrink.
 const PASS_MAX: u32 = 15;
 
-/// Seals chunks: digest, compress, (encrypt).
+/// Seals chunks: digest, compress, encrypt.
 pub struct Sealer {
     level: Option<i32>,
+    /// `None` where chunks are not encrypted.
+    keys: Option<ChunkKeys>,
     /// Made when first needed.
     compress: Option<Compress>,
     /// How mixed and data chunks have fared.
@@ -56,7 +59,12 @@ struct Luck {
 impl Sealer {
     /// With zstd at that level, or without. zstd clamps levels that it does not have.
     pub fn new(level: Option<i32>) -> Sealer {
-        Sealer { level, compress: None, luck: Default::default(), compressed_for: Duration::ZERO }
+        Sealer { level, keys: None, compress: None, luck: Default::default(), compressed_for: Duration::ZERO }
+    }
+
+    /// The same, encrypting with these keys if there are any.
+    pub fn keyed(self, keys: Option<ChunkKeys>) -> Sealer {
+        Sealer { keys, ..self }
     }
 
     /// How long it has compressed since the last call.
@@ -91,18 +99,20 @@ impl Sealer {
             self.luck[luck_of(kind)].learn(compressed.is_some());
             compressed
         });
-        // Encryption belongs here: in place over the payload, keyed by session and key phase, nonce from `seq`. This
-        // version sends payloads as they are.
         let payload_len = compressed.unwrap_or(len);
-        let head = ChunkHead {
+        let mut head = ChunkHead {
             seq,
             kind,
             content_len: len as u32,
             payload_len: payload_len as u32,
             zstd: compressed.is_some(),
             digest,
+            seal: Default::default(),
         };
-        Sealed { head, buf: buf.share() }
+        if let Some(keys) = &mut self.keys {
+            keys.seal(&mut head, &mut buf[..payload_len]);
+        }
+        Sealed { head, digest, buf: buf.share() }
     }
 }
 
@@ -157,6 +167,9 @@ fn worthwhile(len: usize) -> usize {
 /// Why a chunk could not be opened. The chunk is dropped and sent again.
 #[derive(thiserror::Error, Debug)]
 pub enum OpenError {
+    /// The payload or its header is not what was sealed.
+    #[error("the chunk was changed on its way, or sealed with another key")]
+    Seal,
     /// The content is not what its digest says.
     #[error("the content does not match its digest")]
     Digest,
@@ -168,8 +181,10 @@ pub enum OpenError {
     Zstd(#[from] io::Error),
 }
 
-/// Opens chunks: (decrypt), decompress, verify.
+/// Opens chunks: decrypt, decompress, verify.
 pub struct Opener {
+    /// `None` where chunks are not encrypted.
+    keys: Option<ChunkKeys>,
     /// Made when first needed, and again after an error: a context is not used once it has failed.
     zstd: Option<Decompressor<'static>>,
     scratch: Box<[u8]>,
@@ -180,7 +195,12 @@ pub struct Opener {
 impl Opener {
     /// Ready for chunks with and without compression.
     pub fn new() -> Opener {
-        Opener { zstd: None, scratch: Box::default(), decompressed_for: Duration::ZERO }
+        Opener { keys: None, zstd: None, scratch: Box::default(), decompressed_for: Duration::ZERO }
+    }
+
+    /// The same, decrypting with these keys if there are any.
+    pub fn keyed(self, keys: Option<ChunkKeys>) -> Opener {
+        Opener { keys, ..self }
     }
 
     /// How long it has decompressed since the last call.
@@ -191,7 +211,11 @@ impl Opener {
     /// Open the payload at the start of `buf`. On failure the buffer comes back, its bytes worthless. Writes no more
     /// than the announced length, whatever the payload holds.
     pub fn open(&mut self, head: &ChunkHead, mut buf: Buf) -> Result<Chunk, (OpenError, Buf)> {
-        // Decryption belongs here, the mirror of encryption in `Sealer::seal`.
+        let digest = match &mut self.keys {
+            Some(keys) => keys.open(head, &mut buf[..head.payload_len as usize]),
+            None => Some(head.digest),
+        };
+        let Some(digest) = digest else { return Err((OpenError::Seal, buf)) };
         if head.zstd {
             let (done, time) = timed(|| self.decompress(head, &mut buf));
             self.decompressed_for += time;
@@ -200,10 +224,10 @@ impl Opener {
             }
         }
         let len = head.content_len as usize;
-        if chunk_digest(head.kind, &buf[..len]) != head.digest {
+        if chunk_digest(head.kind, &buf[..len]) != digest {
             return Err((OpenError::Digest, buf));
         }
-        Ok(Chunk { seq: head.seq, kind: head.kind, len, digest: head.digest, buf, release: None })
+        Ok(Chunk { seq: head.seq, kind: head.kind, len, digest, buf, release: None })
     }
 
     fn decompress(&mut self, head: &ChunkHead, buf: &mut Buf) -> Result<(), OpenError> {
@@ -240,7 +264,9 @@ impl Default for Opener {
 mod tests {
     use super::*;
     use crate::chunk::Pool;
+    use crate::ids::Digest;
     use crate::limits::CHUNK_LEN;
+    use crate::wire::{Cipher, SessionKeys};
     use std::sync::Arc;
 
     fn text(len: usize) -> Vec<u8> {
@@ -383,6 +409,67 @@ mod tests {
                 drop(returned);
                 assert!(opener.open(&sealed.head, arrived(&pool, &sealed)).is_ok());
             }
+        }
+    }
+
+    fn keys(cipher: Cipher) -> SessionKeys {
+        SessionKeys::new([7; 32], Some(cipher))
+    }
+
+    #[test]
+    fn an_encrypted_chunk_comes_back_and_its_header_does_not_tell_what_it_holds() {
+        let pool = Pool::new(2, CHUNK_LEN);
+        for cipher in [Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305] {
+            let keys = keys(cipher);
+            let mut sealer = Sealer::new(Some(3)).keyed(keys.chunks());
+            let mut opener = Opener::new().keyed(keys.chunks());
+            // in two key phases, and back: chunks are sealed in any order
+            for (seq, content) in [(5, text(300_000)), (1 << 16, noise(CHUNK_LEN)), (6, text(300_000)), (7, Vec::new())]
+            {
+                let sealed = sealer.seal(Seq(seq), ChunkKind::Mixed, content.len(), filled(&pool, &content));
+                assert_eq!(sealed.digest.0, *blake3::hash(&content).as_bytes());
+                assert_ne!(sealed.head.digest, sealed.digest, "the digest is hidden");
+                assert!(content.is_empty() || !content.starts_with(&sealed.payload()[..64]), "and so is the content");
+                let chunk = opener.open(&sealed.head, arrived(&pool, &sealed)).unwrap();
+                assert!(chunk.content() == content && chunk.digest == sealed.digest);
+            }
+        }
+    }
+
+    #[test]
+    fn what_of_an_encrypted_chunk_was_changed_moved_or_sealed_by_another_is_found() {
+        let pool = Pool::new(2, CHUNK_LEN);
+        let ours = keys(Cipher::Aes256Gcm);
+        let mut opener = Opener::new().keyed(ours.chunks());
+        let content = noise(1000);
+        let sealed =
+            Sealer::new(None).keyed(ours.chunks()).seal(Seq(3), ChunkKind::Mixed, 1000, filled(&pool, &content));
+        let mut refused = |what: &str, head: ChunkHead| {
+            let (error, _) = opener.open(&head, arrived(&pool, &sealed)).expect_err(what);
+            assert!(matches!(error, OpenError::Seal), "{what}: {error}");
+        };
+        let head = sealed.head;
+        refused("another number", ChunkHead { seq: Seq(4), ..head });
+        refused("another key phase's number", ChunkHead { seq: Seq(3 + (1 << 16)), ..head });
+        refused("another kind", ChunkHead { kind: ChunkKind::Data { offset: 0, sole: true }, ..head });
+        refused("another length", ChunkHead { payload_len: 999, content_len: 999, ..head });
+        refused("compressed", ChunkHead { zstd: true, content_len: 2000, ..head });
+        refused("another digest", ChunkHead { digest: Digest([0; 32]), ..head });
+        refused("another seal", ChunkHead { seal: [0; 16], ..head });
+        for other in [SessionKeys::new([8; 32], ours.cipher()), keys(Cipher::ChaCha20Poly1305)] {
+            let mut opener = Opener::new().keyed(other.chunks());
+            assert!(matches!(opener.open(&head, arrived(&pool, &sealed)), Err((OpenError::Seal, _))));
+        }
+        assert!(opener.open(&head, arrived(&pool, &sealed)).is_ok());
+    }
+
+    #[test]
+    #[cfg_attr(debug_assertions, should_panic(expected = "chunk 3 is sealed twice"))]
+    fn no_number_is_sealed_twice_in_a_session() {
+        let pool = Pool::new(2, CHUNK_LEN);
+        let keys = keys(Cipher::Aes256Gcm);
+        for _ in 0..2 {
+            Sealer::new(None).keyed(keys.chunks()).seal(Seq(3), ChunkKind::Mixed, 9, filled(&pool, b"different"));
         }
     }
 

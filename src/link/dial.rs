@@ -16,7 +16,7 @@ use super::handshake::{self, HandshakeError};
 use super::send_link::{self, Leave};
 use super::send_session::SendSession;
 use super::socket::{self, Route};
-use super::{Ended, LinkEvent, describe_io, mtu};
+use super::{Ended, LinkEvent, Opened, describe_io, mtu};
 use crate::error::ExitCode;
 use crate::ids::LinkId;
 use crate::limits;
@@ -128,7 +128,7 @@ pub async fn keep_up(
     ids: Arc<LinkIds>,
     turns: Arc<Semaphore>,
     candidate: Candidate,
-    first: Option<(LinkId, TcpStream)>,
+    first: Option<Opened>,
     leave: Leave,
 ) {
     let stats = session.stats.link(&candidate.name);
@@ -138,7 +138,7 @@ pub async fn keep_up(
     let mut damaged = 0;
     let mut dial = Dial::default();
     loop {
-        if let Some((link, stream)) = connection.take() {
+        if let Some(Opened { link, stream, keys }) = connection.take() {
             let began = Instant::now();
             let stream = Arc::new(stream);
             let small = Some(mtu::smaller(dial.mss));
@@ -152,7 +152,7 @@ pub async fn keep_up(
                 further.set(Some(stream));
                 ended
             };
-            let mut ended = send_link::run(&session, link, stats.clone(), &stream, false, &leave, hole).await;
+            let mut ended = send_link::run(&session, link, stats.clone(), &stream, keys, false, &leave, hole).await;
             dial.connected = further.take();
             if dial.connected.is_some() {
                 dial.mss = small;
@@ -236,7 +236,7 @@ async fn join(
     turns: &Semaphore,
     routes: &[Route],
     dial: &mut Dial,
-) -> Result<(LinkId, TcpStream), Ended> {
+) -> Result<Opened, Ended> {
     let _turn = turns.acquire().await;
     let mut stream = match dial.connected.take() {
         Some(stream) => stream,
@@ -248,14 +248,15 @@ async fn join(
     let nonce = fresh_nonce().map_err(|e| Ended::lost(e.to_string()))?;
     let message = Handshake::Join { session: session.session, link, nonce };
     let exchange = async {
-        handshake::say(&mut stream, &message, &session.key).await?;
-        handshake::hear(&mut stream, &session.key).await
+        let joins = session.keys.joins();
+        handshake::say(&mut stream, &message, &joins).await?;
+        handshake::hear(&mut stream, |of| (of == session.session).then_some(joins)).await
     };
     match exchange.await {
-        Ok(Handshake::Joined { session: theirs, link: their_link, nonce: their_nonce })
+        Ok(Handshake::Joined { session: theirs, link: their_link, nonce: their_nonce, own })
             if theirs == session.session && their_link == link && their_nonce == nonce =>
         {
-            Ok((link, stream))
+            Ok(Opened { link, stream, keys: session.keys.dialer(link, [nonce, own]) })
         }
         Ok(Handshake::Refuse { code, reason }) => {
             let text = crate::error::escape_words(&reason);

@@ -8,6 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::ids::SessionId;
 use crate::limits;
 use crate::wire::{self, Handshake, TagKey, WireError};
 
@@ -25,15 +26,18 @@ pub enum HandshakeError {
     Deadline,
 }
 
-/// Send one message.
-pub async fn say(stream: &mut TcpStream, message: &Handshake, key: &TagKey) -> Result<(), HandshakeError> {
+/// Send one message; `joins` keys it if it is Join or Joined.
+pub async fn say(stream: &mut TcpStream, message: &Handshake, joins: &TagKey) -> Result<(), HandshakeError> {
     let mut bytes = Vec::new();
-    wire::encode_handshake(message, key, &mut bytes);
+    wire::encode_handshake(message, joins, &mut bytes);
     within(limits::HANDSHAKE_TIMEOUT, async { Ok(stream.write_all(&bytes).await?) }).await
 }
 
-/// Receive one message, reading not one byte past it.
-pub async fn hear(stream: &mut TcpStream, key: &TagKey) -> Result<Handshake, HandshakeError> {
+/// Receive one message, reading not one byte past it. `joins` has the key for Join and Joined of that session.
+pub async fn hear(
+    stream: &mut TcpStream,
+    joins: impl FnOnce(SessionId) -> Option<TagKey>,
+) -> Result<Handshake, HandshakeError> {
     within(limits::HANDSHAKE_TIMEOUT, async {
         let mut prefix = [0; wire::PREFIX_LEN];
         let mut came = 0;
@@ -48,7 +52,7 @@ pub async fn hear(stream: &mut TcpStream, key: &TagKey) -> Result<Handshake, Han
         let decoded = wire::decode_handshake_prefix(&prefix)?;
         let mut rest = vec![0; decoded.rest_len()];
         stream.read_exact(&mut rest).await?;
-        Ok(wire::decode_handshake(&decoded, &rest, key)?)
+        Ok(wire::decode_handshake(&decoded, &rest, joins)?)
     })
     .await
 }

@@ -50,6 +50,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
+use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
@@ -58,7 +59,7 @@ use crate::error::ExitCode;
 use crate::ids::LinkId;
 use crate::limits;
 use crate::stats::LinkStats;
-use crate::wire::Control;
+use crate::wire::{Control, FrameKeys};
 
 /// Time since the session's start, as the flow counts it.
 #[derive(Clone, Copy, Debug)]
@@ -86,6 +87,16 @@ impl Clock {
     pub fn instant(&self, at: Duration) -> Instant {
         self.start + at
     }
+}
+
+/// A connection that has had its handshake, as its dialer has it.
+pub struct Opened {
+    /// Its number.
+    pub link: LinkId,
+    /// Its socket.
+    pub stream: TcpStream,
+    /// What its frames are authenticated with.
+    pub keys: FrameKeys,
 }
 
 /// Why a link is no more.

@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::pace::Pace;
 use super::{Ended, socket};
 use crate::limits;
-use crate::wire::{self, Control, HEADER_LEN, Header, TagKey, WireError};
+use crate::wire::{self, Control, FrameKey, HEADER_LEN, Header, WireError};
 
 /// When a link last brought and last sent a byte.
 pub struct Pulse {
@@ -107,7 +107,7 @@ const WOKEN: Duration = Duration::from_micros(100);
 /// Reads frames whose payloads go to buffers of the caller's.
 pub struct FrameReader<'a> {
     inlet: Inlet<'a>,
-    key: &'a TagKey,
+    key: FrameKey,
     /// What was read and is not used yet is at `start..end`.
     ahead: [u8; AHEAD_LEN],
     start: usize,
@@ -118,7 +118,7 @@ pub struct FrameReader<'a> {
 
 impl<'a> FrameReader<'a> {
     /// A reader at the start of a frame.
-    pub fn new(stream: &'a TcpStream, pulse: &'a Pulse, key: &'a TagKey) -> FrameReader<'a> {
+    pub fn new(stream: &'a TcpStream, pulse: &'a Pulse, key: FrameKey) -> FrameReader<'a> {
         FrameReader { inlet: Inlet::new(stream, pulse), key, ahead: [0; AHEAD_LEN], start: 0, end: 0, turn: 0 }
     }
 
@@ -147,7 +147,7 @@ impl<'a> FrameReader<'a> {
         }
         self.start = HEADER_LEN;
         let header = self.ahead.first_chunk().expect("it holds more than a header");
-        let header = wire::decode_header(header, self.key)?;
+        let header = wire::decode_header(header, &mut self.key)?;
         self.turn += match &header {
             Header::Control(control) => control.payload_len() >> 10,
             Header::Chunk(head) => head.payload_len as usize >> 16,
@@ -173,7 +173,7 @@ impl<'a> FrameReader<'a> {
     pub async fn control(&mut self, header: &wire::ControlHeader, scratch: &mut Vec<u8>) -> Result<Control, ReadError> {
         scratch.resize(header.payload_len(), 0);
         self.payload(scratch).await?;
-        Ok(wire::decode_control(header, scratch)?)
+        Ok(wire::decode_control(header, scratch, &self.key)?)
     }
 }
 

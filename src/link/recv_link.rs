@@ -24,7 +24,7 @@ use crate::error::ExitCode;
 use crate::ids::LinkId;
 use crate::limits;
 use crate::stats::{Lap, LinkStats};
-use crate::wire::{self, Control, Header};
+use crate::wire::{self, Control, FrameKey, FrameKeys, Header};
 
 /// A link that carried no chunk lately repeats a changed state after this long, so that the loss of the link that
 /// should have carried it does not stall the sender.
@@ -58,13 +58,14 @@ impl Go {
     }
 }
 
-/// Work one connection until it ends.
+/// Work one connection, whose frames `keys` authenticate, until it ends.
 /// `go` ends it early.
 pub async fn run(
     session: &Arc<RecvSession>,
     link: LinkId,
     stats: Arc<LinkStats>,
     stream: TcpStream,
+    keys: FrameKeys,
     go: Arc<Go>,
 ) -> Ended {
     let bell = session.bells.add(link);
@@ -91,8 +92,8 @@ pub async fn run(
     };
     let ended = tokio::select! {
         biased;
-        ended = end.read() => ended,
-        ended = end.write(&failed) => ended,
+        ended = end.read(keys.into) => ended,
+        ended = end.write(keys.out, &failed) => ended,
         ended = pulse.until_silent() => ended,
         ended = session.cables.until_pulled(&stream) => ended,
         ended = go.told() => ended,
@@ -127,8 +128,8 @@ struct RecvLink<'a> {
 }
 
 impl RecvLink<'_> {
-    async fn write(&self, failed: &Cell<Option<Ended>>) -> Ended {
-        match self.write_frames().await {
+    async fn write(&self, key: FrameKey, failed: &Cell<Option<Ended>>) -> Ended {
+        match self.write_frames(key).await {
             Ok(never) => match never {},
             Err(e) => {
                 // what the peer said before it closed may still wait to be read; the reading side ends the link
@@ -138,9 +139,9 @@ impl RecvLink<'_> {
         }
     }
 
-    async fn write_frames(&self) -> std::io::Result<std::convert::Infallible> {
+    async fn write_frames(&self, mut key: FrameKey) -> std::io::Result<std::convert::Infallible> {
         self.heard_first.notified().await;
-        let key = &self.session.key;
+        let key = &mut key;
         let mut bytes = Vec::with_capacity(4 << 10);
         let mut acked_version = None;
         let mut acked_at: Option<Instant> = None;
@@ -200,8 +201,8 @@ impl RecvLink<'_> {
         }
     }
 
-    async fn read(&self) -> Ended {
-        match self.read_frames().await {
+    async fn read(&self, key: FrameKey) -> Ended {
+        match self.read_frames(key).await {
             Ok(ended) => ended,
             Err(ReadError::Ended(ended)) => ended,
             Err(ReadError::Damaged(e)) => {
@@ -215,8 +216,8 @@ impl RecvLink<'_> {
         }
     }
 
-    async fn read_frames(&self) -> Result<Ended, ReadError> {
-        let mut reader = FrameReader::new(self.stream, self.pulse, &self.session.key);
+    async fn read_frames(&self, key: FrameKey) -> Result<Ended, ReadError> {
+        let mut reader = FrameReader::new(self.stream, self.pulse, key);
         let mut scratch = Vec::new();
         let mut spare = None;
         let (mut lap, times) = (Lap::start(), &self.stats.times);

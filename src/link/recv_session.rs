@@ -16,7 +16,7 @@ use crate::limits;
 use crate::queue::Putter;
 use crate::report::Note;
 use crate::stats::{LinkStats, Stats};
-use crate::wire::{self, ChunkHead, Commit, TagKey};
+use crate::wire::{self, ChunkHead, Commit, SessionKeys};
 
 /// The sender has much to go on with if its window has this many chunks, and there is no end in sight.
 const ACK_WINDOW_MIN: u32 = 64;
@@ -56,8 +56,8 @@ pub struct RecvSession {
     pub flow: Mutex<RecvFlow<Chunk>>,
     /// Notes of the sender that have arrived, contiguous from 0.
     pub notes: Mutex<Vec<Note>>,
-    /// Keys the tags.
-    pub key: TagKey,
+    /// Of its connections and chunks.
+    pub keys: Arc<SessionKeys>,
     /// Buffers.
     pub pool: Arc<Pool>,
     /// Rung when a buffer comes back.

@@ -4,7 +4,7 @@
 //! the socket has room; a Ping if nothing else was said for a while. A chunk belongs to the link once the socket took
 //! its first byte.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -24,7 +24,7 @@ use crate::ids::LinkId;
 use crate::limits;
 use crate::stats::{Lap, LinkStats};
 use crate::sys;
-use crate::wire::{self, Control, Header};
+use crate::wire::{self, Control, FrameKey, FrameKeys, Header};
 
 /// Asks one of a link's connections to go: it takes no further chunk, and closes once the receiver has settled all that
 /// it carried, so that nothing need be sent again. Once Finish is known it stays to the end instead.
@@ -46,13 +46,15 @@ impl Leave {
 /// A connection that was asked to leave looks this often whether all is settled.
 const LEAVE_LOOK: Duration = Duration::from_millis(20);
 
-/// Work one connection until it ends, or is asked to leave. `control_only` links carry no chunks. `fault` ends it early,
+/// Work one connection, whose frames `keys` authenticate, until it ends, or is asked to leave. `control_only` links carry no chunks. `fault` ends it early,
 /// if it ever does.
+#[expect(clippy::too_many_arguments, reason = "what a connection is made of; two callers")]
 pub async fn run(
     session: &Arc<SendSession>,
     link: LinkId,
     stats: Arc<LinkStats>,
     stream: &Arc<TcpStream>,
+    keys: FrameKeys,
     control_only: bool,
     leave: &Leave,
     fault: impl Future<Output = Ended>,
@@ -68,11 +70,13 @@ pub async fn run(
     let pulse = Pulse::start();
     let (pong, failed, proven, left) = (Cell::new(None), Cell::new(None), Cell::new(false), Cell::new(false));
     let throttle = session.limits.throttle(&stats.name);
+    let FrameKeys { out, into } = keys;
     let end = SendLink {
         session,
         link,
         stats: &stats,
         stream,
+        out: RefCell::new(out),
         bell: &bell,
         pulse: &pulse,
         pong: &pong,
@@ -83,7 +87,7 @@ pub async fn run(
     };
     let ended = tokio::select! {
         biased;
-        ended = end.read() => ended,
+        ended = end.read(into) => ended,
         ended = end.write(control_only, &failed) => ended,
         ended = pulse.until_silent() => ended,
         ended = session.cables.until_pulled(stream) => ended,
@@ -115,6 +119,8 @@ struct SendLink<'a> {
     link: LinkId,
     stats: &'a Arc<LinkStats>,
     stream: &'a TcpStream,
+    /// For what we send; frames are made in the order in which they go.
+    out: RefCell<FrameKey>,
     bell: &'a Bell,
     pulse: &'a Pulse,
     pong: &'a Cell<Option<u64>>,
@@ -167,7 +173,7 @@ impl SendLink<'_> {
     async fn write_frames(&self, control_only: bool) -> std::io::Result<Ended> {
         let mut bytes = Vec::with_capacity(4 << 10);
         let mut finish_said = false;
-        wire::encode_control(&Control::Ping(0), &self.session.key, &mut bytes);
+        self.encode(&Control::Ping(0), &mut bytes);
         write::all(self.stream, self.pulse, &bytes).await?;
         let (mut lap, times) = (Lap::start(), &self.stats.times);
         let mut pace = Pace::new(limits::SEND_PORTION_TIME, limits::SEND_PORTION_MIN, limits::SEND_PORTION_MAX);
@@ -194,7 +200,7 @@ impl SendLink<'_> {
             }
             let leaving = self.leave.asked();
             if leaving && self.may_leave() {
-                wire::encode_control(&Control::Bye, &self.session.key, &mut bytes);
+                self.encode(&Control::Bye, &mut bytes);
                 self.left.set(true);
                 write::all(self.stream, self.pulse, &bytes).await?;
                 self.until_closed().await;
@@ -231,10 +237,11 @@ impl SendLink<'_> {
             match poll {
                 Poll::Send(take) => {
                     self.bell.wont_wait();
-                    let header = wire::encode_chunk_header(&take.payload.head, &self.session.key);
+                    let header = wire::encode_chunk_header(&take.payload.head, &self.out.borrow());
                     let payload = take.payload.payload();
                     match write::begin(self.stream, &header, payload, most)? {
                         Some(sent) => {
+                            self.out.borrow_mut().sent();
                             self.throttle.inspect(|throttle| throttle.used(sent));
                             self.session.flow().sent(self.link, take.seq, self.session.clock.now());
                             if self.session.strict {
@@ -336,7 +343,7 @@ impl SendLink<'_> {
             return Ok(());
         }
         let mut bytes = Vec::new();
-        wire::encode_control(&Control::Ping(1), &self.session.key, &mut bytes);
+        self.encode(&Control::Ping(1), &mut bytes);
         write::all(self.stream, self.pulse, &bytes).await
     }
 
@@ -350,12 +357,16 @@ impl SendLink<'_> {
         }
     }
 
+    /// Append a control frame, which goes next.
+    fn encode(&self, frame: &Control, bytes: &mut Vec<u8>) {
+        wire::encode_control(frame, &mut self.out.borrow_mut(), bytes);
+    }
+
     /// Control frames to send before anything else.
     fn owed(&self, finish_said: &mut bool, bytes: &mut Vec<u8>) -> Owed {
-        let key = &self.session.key;
         let mut words = self.session.last_words();
         if let Some((code, reason)) = &words.abort {
-            wire::encode_control(&Control::Abort { code: *code, reason: reason.clone() }, key, bytes);
+            self.encode(&Control::Abort { code: *code, reason: reason.clone() }, bytes);
             return Owed::FramesThenEnd;
         }
         if words.bye {
@@ -363,13 +374,13 @@ impl SendLink<'_> {
             if let Some(finish) = words.finish
                 && !*finish_said
             {
-                wire::encode_control(&Control::Finish(finish), key, bytes);
+                self.encode(&Control::Finish(finish), bytes);
             }
-            wire::encode_control(&Control::Bye, key, bytes);
+            self.encode(&Control::Bye, bytes);
             return Owed::FramesThenEnd;
         }
         if let Some(n) = self.pong.take() {
-            wire::encode_control(&Control::Pong(n), key, bytes);
+            self.encode(&Control::Pong(n), bytes);
         }
         if let Some(finish) = words.finish
             && !*finish_said
@@ -379,18 +390,18 @@ impl SendLink<'_> {
                 while first < words.notes.len() {
                     let fitting = wire::notes_that_fit(&words.notes[first..]);
                     let notes = words.notes[first..first + fitting].to_vec();
-                    wire::encode_control(&Control::Notes { first: first as u64, notes }, key, bytes);
+                    self.encode(&Control::Notes { first: first as u64, notes }, bytes);
                     first += fitting;
                 }
             }
-            wire::encode_control(&Control::Finish(finish), key, bytes);
+            self.encode(&Control::Finish(finish), bytes);
             *finish_said = true;
         }
         if bytes.is_empty() { Owed::Nothing } else { Owed::Frames }
     }
 
-    async fn read(&self) -> Ended {
-        let mut reader = FrameReader::new(self.stream, self.pulse, &self.session.key);
+    async fn read(&self, key: FrameKey) -> Ended {
+        let mut reader = FrameReader::new(self.stream, self.pulse, key);
         let mut scratch = Vec::new();
         loop {
             let control = async {

@@ -19,7 +19,7 @@ use crate::ids::{LinkId, SessionId};
 use crate::options::SocketOptions;
 use crate::report::{Note, Notes};
 use crate::stats::{LinkStats, Stats};
-use crate::wire::{Finish, TagKey};
+use crate::wire::{Finish, SessionKeys};
 
 /// What the conductor wants every link to say before it ends.
 #[derive(Default, Debug)]
@@ -62,8 +62,8 @@ pub struct SendSession {
     pub limits: Limits,
     /// For connections that are dialled.
     pub sockets: SocketOptions,
-    /// Keys the tags.
-    pub key: TagKey,
+    /// Of its connections and chunks.
+    pub keys: Arc<SessionKeys>,
     /// Our interfaces.
     pub cables: Arc<Cables>,
     /// The links' bells.

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::abort;
-use super::door::{BUSY, Caller, Door, Place, advertised, place, turn_away};
+use super::door::{BUSY, Caller, Door, NO_SESSION, Place, advertised, place, turn_away};
 use super::stages::Stages;
 use crate::error::{Error, ExitCode, escape_words};
 use crate::ids::{LinkId, SessionId};
@@ -22,12 +22,12 @@ use crate::link::cables;
 use crate::link::recv_link::{self, Go};
 use crate::link::recv_session::RecvSession;
 use crate::link::watch::{self, Interrupts, Watch};
-use crate::link::{Ended, LinkEvent, describe_io, discover, handshake};
+use crate::link::{Ended, LinkEvent, describe_io, dial, discover, handshake};
 use crate::options::RecvOptions;
 use crate::report::{Event, ManifestReport, Notes, Omitted, Report};
 use crate::sink::{Sink, SinkEnd};
 use crate::stats::{Phase, Stage};
-use crate::wire::{Address, Commit, Control, Finish, Handshake, Layout};
+use crate::wire::{Address, Commit, Control, Finish, FrameKeys, Handshake, Layout};
 
 pub(super) struct Conductor<'a> {
     pub(super) options: &'a RecvOptions,
@@ -93,6 +93,7 @@ impl Conductor<'_> {
         &mut self,
         link: LinkId,
         mut stream: TcpStream,
+        keys: FrameKeys,
         peer: SocketAddr,
         place: Place,
         answer: Option<Handshake>,
@@ -107,11 +108,11 @@ impl Conductor<'_> {
         self.peers.push(Peer { link, ip, interface: name, instead_of, chunks_before, go: go.clone(), leaving: false });
         tokio::task::spawn_local(async move {
             if let Some(answer) = answer
-                && let Err(e) = handshake::say(&mut stream, &answer, &session.key).await
+                && let Err(e) = handshake::say(&mut stream, &answer, &session.keys.joins()).await
             {
                 return session.tell(LinkEvent::Stillborn { link, stats, ended: Ended::by_peer(e.to_string()) });
             }
-            recv_link::run(&session, link, stats, stream, go).await;
+            recv_link::run(&session, link, stats, stream, keys, go).await;
         });
     }
 
@@ -336,12 +337,14 @@ impl Conductor<'_> {
                 if let Some(reason) = self.is_misplaced(&place, ip) {
                     return turn_away(caller, ExitCode::Network, &reason);
                 }
-                let joined = Handshake::Joined { session, link, nonce };
-                self.start_link(link, caller.stream, caller.peer, place, Some(joined));
+                let Ok(own) = dial::fresh_nonce() else {
+                    return turn_away(caller, ExitCode::Network, "the receiver has no random bytes");
+                };
+                let joined = Handshake::Joined { session, link, nonce, own };
+                let keys = self.session.keys.listener(link, [nonce, own]);
+                self.start_link(link, caller.stream, keys, caller.peer, place, Some(joined));
             }
-            Handshake::Join { .. } => {
-                turn_away(caller, ExitCode::Network, "no such session: the receiver was started anew");
-            }
+            Handshake::Join { .. } => turn_away(caller, ExitCode::Network, NO_SESSION),
             _ => turn_away(caller, ExitCode::Refused, BUSY),
         }
     }

@@ -1,7 +1,9 @@
 //! Where senders knock: the address they are given, the first message of each connection, and how one is turned away.
 
+use std::cell::RefCell;
 use std::convert::Infallible;
 use std::net::{Ipv6Addr, SocketAddr};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -9,7 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use crate::error::{Error, ExitCode, escape};
-use crate::ids::InstanceId;
+use crate::ids::{InstanceId, SessionId};
 use crate::limits;
 use crate::link::announce::{Announcer, Waiting};
 use crate::link::cables::Cables;
@@ -18,7 +20,7 @@ use crate::link::listen::{self, Pending, PendingPlace};
 use crate::link::{describe_io, discover, interfaces, socket};
 use crate::options::{Bind, Observer, RecvOptions};
 use crate::report::Event;
-use crate::wire::{self, Address, Handshake, Offer, WireError};
+use crate::wire::{self, Address, Handshake, Offer, SessionKeys, TagKey, WireError};
 
 /// A connection that has said its first message.
 pub(super) struct Caller {
@@ -194,6 +196,7 @@ pub(super) async fn answer_the_door(
     pending: Pending,
     callers: UnboundedSender<Caller>,
     strangers: Strangers,
+    keyring: Keyring,
 ) {
     loop {
         match listener.accept().await {
@@ -201,8 +204,8 @@ pub(super) async fn answer_the_door(
                 let peer = discover::plain(peer);
                 match pending.enter(peer.ip()) {
                     Some(place) => {
-                        let (callers, strangers) = (callers.clone(), strangers.clone());
-                        tokio::task::spawn_local(hear_first(stream, peer, place, callers, strangers));
+                        let (callers, strangers, keyring) = (callers.clone(), strangers.clone(), keyring.clone());
+                        tokio::task::spawn_local(hear_first(stream, peer, place, callers, strangers, keyring));
                     }
                     None => turn_stranger_away(&stream, peer, "too many wait for an answer", &strangers),
                 }
@@ -246,11 +249,11 @@ async fn hear_first(
     mut place: PendingPlace,
     callers: UnboundedSender<Caller>,
     strangers: Strangers,
+    keyring: Keyring,
 ) {
-    let key = wire::PUBLISHED_KEY;
     let heard = tokio::select! {
         biased;
-        heard = handshake::hear(&mut stream, &key) => heard,
+        heard = handshake::hear(&mut stream, |session| keyring.joins(session)) => heard,
         () = place.displaced() => {
             return turn_stranger_away(&stream, peer, "it said nothing while others came", &strangers);
         }
@@ -261,11 +264,18 @@ async fn hear_first(
             let _ = socket::prepare(&stream);
             let _ = callers.send(Caller { stream, peer, message, place });
         }
-        Err(HandshakeError::Wire(e @ WireError::Version { .. })) => {
-            strangers.turned_away(peer, &e.to_string());
-            let refusal = Handshake::Refuse { code: ExitCode::Refused, reason: e.to_string() };
+        Err(HandshakeError::Wire(e @ (WireError::Version { .. } | WireError::NoSession))) => {
+            let (code, reason) = match e {
+                // a link of a session that has ended is no stranger's
+                WireError::NoSession => (ExitCode::Network, NO_SESSION.to_owned()),
+                e => {
+                    strangers.turned_away(peer, &e.to_string());
+                    (ExitCode::Refused, e.to_string())
+                }
+            };
+            let refusal = Handshake::Refuse { code, reason };
             tokio::select! {
-                _ = handshake::say(&mut stream, &refusal, &key) => {}
+                _ = handshake::say(&mut stream, &refusal, &wire::PUBLISHED_KEY) => {}
                 () = place.displaced() => {}
             }
         }
@@ -279,6 +289,19 @@ fn turn_stranger_away(stream: &TcpStream, peer: SocketAddr, why: &str, strangers
     strangers.turned_away(peer, why);
 }
 
+/// Whose links may join: the session that is under way, if there is one.
+#[derive(Clone, Default)]
+pub(super) struct Keyring(Rc<RefCell<Option<Served>>>);
+
+type Served = (SessionId, Arc<SessionKeys>);
+
+impl Keyring {
+    fn joins(&self, session: SessionId) -> Option<TagKey> {
+        let current = self.0.borrow();
+        current.as_ref().filter(|(current, _)| *current == session).map(|(_, keys)| keys.joins())
+    }
+}
+
 /// Where callers come from.
 pub(super) struct Door {
     pub(super) port: u16,
@@ -287,9 +310,15 @@ pub(super) struct Door {
     pub(super) waiting: Option<Caller>,
     /// Our interfaces.
     pub(super) cables: Arc<Cables>,
+    pub(super) keyring: Keyring,
 }
 
 impl Door {
+    /// From now on links may join this session, or none.
+    pub(super) fn serve(&self, session: Option<Served>) {
+        *self.keyring.0.borrow_mut() = session;
+    }
+
     /// The next caller.
     pub(super) async fn next(&mut self) -> Caller {
         self.callers.recv().await.expect("the door is answered for as long as we live")
@@ -314,11 +343,14 @@ impl Door {
                     }
                 }
                 (Handshake::Hello { .. }, Some(_)) => turn_away(caller, ExitCode::Refused, BUSY),
-                _ => turn_away(caller, ExitCode::Network, "no such session: the receiver was started anew"),
+                _ => turn_away(caller, ExitCode::Network, NO_SESSION),
             }
         }
     }
 }
+
+/// What a link is told whose session is not under way here.
+pub(super) const NO_SESSION: &str = "no such session: the receiver was started anew";
 
 /// What everybody else is told while a sender is served.
 pub(super) const BUSY: &str = "the receiver is busy with another sender";

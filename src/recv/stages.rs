@@ -19,7 +19,7 @@ use crate::options::Window;
 use crate::queue;
 use crate::sink::Sink;
 use crate::stats::{Lap, Stage, Stats, Stopwatch};
-use crate::wire;
+use crate::wire::SessionKeys;
 
 pub(super) fn worker_count() -> usize {
     thread::available_parallelism().map_or(2, |n| n.get()).max(2)
@@ -34,6 +34,7 @@ pub(super) struct Stages {
 impl Stages {
     pub(super) fn start(
         session: SessionId,
+        keys: Arc<SessionKeys>,
         window: Window,
         sink: &Sink,
         stats: Arc<Stats>,
@@ -51,7 +52,7 @@ impl Stages {
             clock: Clock::start(),
             flow: Mutex::new(RecvFlow::new(session, window)),
             notes: Mutex::new(Vec::new()),
-            key: wire::PUBLISHED_KEY,
+            keys,
             pool,
             pool_bell,
             arrived,
@@ -67,12 +68,13 @@ impl Stages {
         let release = release_hook(&session, window.start);
         for i in 0..worker_count() {
             let (arrivals, out) = (arrivals.clone(), out.clone());
+            let opener = Opener::new().keyed(session.keys.chunks());
             let [verify, decompress] = [Stage::Verify, Stage::Decompress].map(|stage| session.stats.watch(stage));
             let (session, transfer, release) = (Arc::downgrade(&session), transfer.clone(), release.clone());
             thread::Builder::new()
                 .name(format!("open-{i}"))
                 .spawn(move || {
-                    let mut worker = Worker { opener: Opener::new(), lap: Lap::start(), verify, decompress };
+                    let mut worker = Worker { opener, lap: Lap::start(), verify, decompress };
                     for arrived in arrivals {
                         worker.lap.book(&worker.verify.wait_in);
                         let Some(session) = session.upgrade() else { return };

@@ -26,9 +26,9 @@ impl Compression {
         }
     }
 
-    /// A sealer for one worker.
-    pub fn sealer(&self) -> Sealer {
-        Sealer::new(self.fixed)
+    /// A sealer for one worker of that session.
+    pub fn sealer(&self, session: &SendSession) -> Sealer {
+        Sealer::new(self.fixed).keyed(session.keys.chunks())
     }
 
     /// Seal a chunk of that session, and say how long compressing took.

@@ -4,7 +4,6 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
@@ -13,6 +12,7 @@ use super::links::Links;
 use super::reach::Agreed;
 use crate::ids::LinkId;
 use crate::limits;
+use crate::link::Opened;
 use crate::link::dial::{self, LinkIds};
 use crate::link::discover::{self, Candidate, Kept};
 use crate::link::interfaces::{self, Interface, Kind};
@@ -22,7 +22,7 @@ use crate::options::{LinkSpec, Observer, Schedule, SendOptions};
 use crate::report::Event;
 use crate::stats::LinkStats;
 use crate::sys::{TcpState, tcp_state};
-use crate::wire::Address;
+use crate::wire::{Address, FIRST_NONCES};
 
 /// All links of the session, those that are up and those that are dialled again and again.
 pub(super) struct Fleet {
@@ -77,14 +77,15 @@ impl Fleet {
             addresses: agreed.addresses,
             control: None,
         };
-        let mut connection = Some((LinkId(0), agreed.stream));
+        let mut connection =
+            Some(Opened { link: LinkId(0), stream: agreed.stream, keys: session.keys.dialer(LinkId(0), FIRST_NONCES) });
         for candidate in links.candidates() {
             let is_first = links.first.as_ref() == Some(&candidate.name);
             let first = if is_first { connection.take() } else { None };
             let own = links.interfaces.iter().map(|(i, _)| i).find(|i| i.name == candidate.kept().interface);
             fleet.keep(candidate.clone(), own, first);
         }
-        if let Some((link, stream)) = connection {
+        if let Some(Opened { link, stream, keys }) = connection {
             let session = session.clone();
             // it carries nothing worth a line in a report
             let stats = Arc::new(LinkStats { name: agreed.candidate.name, ..LinkStats::default() });
@@ -92,7 +93,7 @@ impl Fleet {
             fleet.control = Some((link, stays.clone()));
             let stream = Arc::new(stream);
             tokio::task::spawn_local(async move {
-                send_link::run(&session, link, stats, &stream, true, &stays, pending()).await
+                send_link::run(&session, link, stats, &stream, keys, true, &stays, pending()).await
             });
         }
         fleet
@@ -134,7 +135,7 @@ impl Fleet {
     }
 
     /// Keep a link up that leaves by `own`; `first` is a connection of it.
-    fn keep(&mut self, candidate: Candidate, own: Option<&Interface>, mut first: Option<(LinkId, TcpStream)>) {
+    fn keep(&mut self, candidate: Candidate, own: Option<&Interface>, mut first: Option<Opened>) {
         self.kept.push(candidate.kept());
         let turns = Arc::new(Semaphore::new(limits::DIALS_AT_ONCE));
         for _ in 0..self.streams.min(self.room) {
@@ -149,7 +150,7 @@ impl Fleet {
     }
 
     /// One more connection.
-    fn open(&mut self, candidate: &Candidate, turns: &Arc<Semaphore>, first: Option<(LinkId, TcpStream)>) -> Leave {
+    fn open(&mut self, candidate: &Candidate, turns: &Arc<Semaphore>, first: Option<Opened>) -> Leave {
         self.room -= 1;
         let leave = Leave::default();
         let (session, ids, turns) = (self.session.clone(), self.ids.clone(), turns.clone());

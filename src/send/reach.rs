@@ -1,6 +1,7 @@
 //! Reaching the receiver and agreeing with it: the first connection, Hello and Welcome.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use tokio::net::TcpStream;
 use tokio::task::spawn_blocking;
@@ -15,7 +16,7 @@ use crate::link::socket::Route;
 use crate::link::{announce, by_hand, describe_io, dial};
 use crate::options::{Bwlimit, Find, LinkSpec, SendOptions};
 use crate::report::Found;
-use crate::wire::{self, Address, Handshake, Layout, Offer, WireError};
+use crate::wire::{Address, Handshake, Layout, Offer, PUBLISHED_KEY, SessionKeys, WireError};
 
 /// The first connection, after Welcome.
 pub(super) struct Agreed {
@@ -30,6 +31,7 @@ pub(super) struct Agreed {
     pub(super) layout: Layout,
     pub(super) window_chunks: u32,
     pub(super) addresses: Vec<Address>,
+    pub(super) keys: Arc<SessionKeys>,
 }
 
 impl Agreed {
@@ -83,6 +85,8 @@ pub(super) async fn agree_over(
     Ok(Agreed { alone: true, ..agreed })
 }
 
+const NO_WELCOME: &str = "its answer to Hello was not Welcome";
+
 /// Hello and Welcome.
 async fn greet(
     mut stream: TcpStream,
@@ -92,13 +96,15 @@ async fn greet(
     control_only: bool,
     candidate: impl FnOnce(&TcpStream) -> std::io::Result<Candidate>,
 ) -> Result<Agreed, Error> {
-    let key = wire::PUBLISHED_KEY;
     let lost = |e: HandshakeError| match e {
         HandshakeError::Wire(e @ WireError::Version { .. }) => Error::Refused(format!("{target}: {e}")),
+        HandshakeError::Wire(WireError::NoSession) => {
+            Error::Network(format!("no agreement with {target}: {NO_WELCOME}"))
+        }
         e => Error::Network(format!("no agreement with {target}: {e}")),
     };
-    handshake::say(&mut stream, &Handshake::Hello { session, offer }, &key).await.map_err(lost)?;
-    let answer = handshake::hear(&mut stream, &key).await.map_err(lost)?;
+    handshake::say(&mut stream, &Handshake::Hello { session, offer }, &PUBLISHED_KEY).await.map_err(lost)?;
+    let answer = handshake::hear(&mut stream, |_| None).await.map_err(lost)?;
     match answer {
         Handshake::Welcome { session: theirs, layout, window_chunks, addresses } if theirs == session => {
             let peer = stream.peer_addr().map_err(|e| lost(e.into()))?;
@@ -111,6 +117,7 @@ async fn greet(
                 layout,
                 window_chunks,
                 addresses,
+                keys: Arc::new(SessionKeys::published()),
             })
         }
         Handshake::Refuse { code, reason } => {
@@ -120,7 +127,7 @@ async fn greet(
                 code => Error::Peer { code, reason },
             })
         }
-        _ => Err(Error::Network(format!("no agreement with {target}: its answer to Hello was not Welcome"))),
+        _ => Err(Error::Network(format!("no agreement with {target}: {NO_WELCOME}"))),
     }
 }
 

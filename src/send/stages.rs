@@ -126,7 +126,7 @@ pub(super) fn fill_and_seal(
 ) {
     let _alarm = Alarm::new(&session.events);
     let mut scratch = FillScratch::default();
-    let mut sealer = compression.sealer();
+    let mut sealer = compression.sealer(session);
     let [fill, hash, compress] = [Stage::Fill, Stage::Hash, Stage::Compress].map(|stage| session.stats.watch(stage));
     let mut lap = Lap::start();
     for planned in queue::each(planned) {
@@ -136,13 +136,13 @@ pub(super) fn fill_and_seal(
         let Filled { seq, kind, len, buf, lines } = filled;
         let (sealed, compressed_for) = compression.seal(session, &mut sealer, seq, kind, len, buf);
         lap.split(&hash.busy, compressed_for, &compress.busy);
-        let head = sealed.head;
+        let (head, digest) = (sealed.head, sealed.digest);
         session.stats.payload_bytes.fetch_add(head.payload_len.into(), Relaxed);
         {
             let mut folded = folded.lock().expect("a panicking worker ends the session");
             let Folded { order, transfer, stream, recorder } = &mut *folded;
             let mut lens = session.lens.lock().expect("no thread panics while it holds this lock");
-            let chunk = (head.kind, head.content_len, head.digest, lines);
+            let chunk = (head.kind, head.content_len, digest, lines);
             order.push(head.seq.0, chunk, |(kind, len, digest, lines)| {
                 transfer.push(len as usize, digest);
                 if let Some(stream) = stream {

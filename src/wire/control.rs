@@ -6,7 +6,7 @@ use arrayvec::ArrayVec;
 
 use super::address::{self, Address};
 use super::codec::{self, Fields};
-use super::{ControlHeader, WireError, note};
+use super::{ControlHeader, FrameKey, WireError, note};
 use crate::error::ExitCode;
 use crate::ids::{Digest, LinkId};
 use crate::limits::{CONTROL_MAX, LINKS_MAX, REASON_MAX, WINDOW_MAX};
@@ -126,9 +126,17 @@ pub enum Control {
     },
 }
 
-/// The payload of a control frame, whose header has been decoded. Checks the payload's digest first.
-pub fn decode_control(header: &ControlHeader, payload: &[u8]) -> Result<Control, WireError> {
-    if payload.len() != header.payload_len() || header.digest.0 != *blake3::hash(payload).as_bytes() {
+/// The payload of a control frame, whose header has been decoded with `key`. Checks the payload's seal or digest first; a
+/// sealed one is decrypted in place.
+pub fn decode_control(header: &ControlHeader, payload: &mut [u8], key: &FrameKey) -> Result<Control, WireError> {
+    if payload.len() != header.payload_len() || !key.open_control(header, payload) {
+        return Err(WireError::PayloadDigest);
+    }
+    let payload = &*payload;
+    if key.seals() && header.digest.0 != [0; 32] {
+        return Err(WireError::Reserved("control frame's header"));
+    }
+    if !key.seals() && header.digest.0 != *blake3::hash(payload).as_bytes() {
         return Err(WireError::PayloadDigest);
     }
     match header.kind {

@@ -21,7 +21,10 @@ pub enum WireError {
     /// A header's tag or a handshake message's MAC does not fit its bytes.
     #[error("a {0} was changed on its way, or made with another key")]
     Tag(&'static str),
-    /// A control frame's payload does not fit the digest in its header.
+    /// A Join or its answer names a session that is not under way here.
+    #[error("no such session")]
+    NoSession,
+    /// A control frame's payload does not fit its seal, or the digest in its header.
     #[error("a control frame's payload was changed on its way")]
     PayloadDigest,
     /// A number that stands for no kind of message.

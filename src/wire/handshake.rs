@@ -106,6 +106,8 @@ pub enum Handshake {
         link: LinkId,
         /// The dialer's nonce, repeated.
         nonce: [u8; 16],
+        /// The listener's own: fresh random bytes.
+        own: [u8; 16],
     },
     /// The listener does not agree.
     Refuse {
@@ -131,8 +133,9 @@ impl HandshakePrefix {
     }
 }
 
-/// Append a handshake message.
-pub fn encode_handshake(message: &Handshake, key: &TagKey, out: &mut Vec<u8>) {
+/// Append a handshake message. `joins` keys the MACs of Join and Joined ([`super::SessionKeys::joins`]), the published key
+/// all others.
+pub fn encode_handshake(message: &Handshake, joins: &TagKey, out: &mut Vec<u8>) {
     let start = out.len();
     out.extend_from_slice(&MAGIC);
     out.extend_from_slice(&VERSION.to_le_bytes());
@@ -141,7 +144,8 @@ pub fn encode_handshake(message: &Handshake, key: &TagKey, out: &mut Vec<u8>) {
     let body_len = out.len() - start - PREFIX_LEN;
     assert!(body_len <= HANDSHAKE_MAX, "a handshake message fits its bound by construction");
     out[start + 12..start + 14].copy_from_slice(&(body_len as u16).to_le_bytes());
-    let key = if matches!(message, Handshake::Refuse { .. }) { &PUBLISHED_KEY } else { key };
+    let is_join = matches!(message, Handshake::Join { .. } | Handshake::Joined { .. });
+    let key = if is_join { joins } else { &PUBLISHED_KEY };
     let mac = key.tag(&out[start..]);
     out.extend_from_slice(&mac);
 }
@@ -181,13 +185,24 @@ pub fn decode_handshake_prefix(bytes: &[u8; PREFIX_LEN]) -> Result<HandshakePref
     Ok(HandshakePrefix { bytes: *bytes, kind, body_len })
 }
 
-/// The rest of a handshake message: [`HandshakePrefix::rest_len`] bytes. Checks the MAC first.
-pub fn decode_handshake(prefix: &HandshakePrefix, rest: &[u8], key: &TagKey) -> Result<Handshake, WireError> {
+/// The rest of a handshake message: [`HandshakePrefix::rest_len`] bytes. Checks the MAC first: that of Join and Joined with
+/// the key that `joins` has for their session.
+pub fn decode_handshake(
+    prefix: &HandshakePrefix,
+    rest: &[u8],
+    joins: impl FnOnce(SessionId) -> Option<TagKey>,
+) -> Result<Handshake, WireError> {
     let mut fields = Fields::of("handshake message", rest);
     let body = fields.bytes(prefix.body_len.into())?;
     let mac = fields.array::<MAC_LEN>()?;
     fields.end()?;
-    let key = if prefix.kind == KIND_REFUSE { &PUBLISHED_KEY } else { key };
+    let key = match prefix.kind {
+        KIND_JOIN | KIND_JOINED => {
+            let session = SessionId(Fields::of("Join", body).array()?);
+            joins(session).ok_or(WireError::NoSession)?
+        }
+        _ => PUBLISHED_KEY,
+    };
     if !key.fits_parts(&mac, &[&prefix.bytes, body]) {
         return Err(WireError::Tag("handshake message"));
     }
@@ -195,12 +210,17 @@ pub fn decode_handshake(prefix: &HandshakePrefix, rest: &[u8], key: &TagKey) -> 
         KIND_HELLO => hello(body),
         KIND_WELCOME => welcome(body),
         KIND_JOIN => {
-            let (session, link, nonce) = join(Fields::of("Join", body))?;
+            let mut fields = Fields::of("Join", body);
+            let (session, link, nonce) = join(&mut fields)?;
+            fields.end()?;
             Ok(Handshake::Join { session, link, nonce })
         }
         KIND_JOINED => {
-            let (session, link, nonce) = join(Fields::of("Joined", body))?;
-            Ok(Handshake::Joined { session, link, nonce })
+            let mut fields = Fields::of("Joined", body);
+            let (session, link, nonce) = join(&mut fields)?;
+            let own = fields.array()?;
+            fields.end()?;
+            Ok(Handshake::Joined { session, link, nonce, own })
         }
         _ => {
             let mut fields = Fields::of("Refuse", body);
@@ -246,10 +266,10 @@ fn put_body(message: &Handshake, out: &mut Vec<u8>) {
             out.extend_from_slice(&window_chunks.to_le_bytes());
             address::put_addresses(addresses, out);
         }
-        Handshake::Join { session, link, nonce } | Handshake::Joined { session, link, nonce } => {
-            out.extend_from_slice(&session.0);
-            out.extend_from_slice(&link.0.to_le_bytes());
-            out.extend_from_slice(nonce);
+        Handshake::Join { session, link, nonce } => put_join(session, *link, nonce, out),
+        Handshake::Joined { session, link, nonce, own } => {
+            put_join(session, *link, nonce, out);
+            out.extend_from_slice(own);
         }
         Handshake::Refuse { code, reason } => {
             out.push(*code as u8);
@@ -305,10 +325,14 @@ fn welcome(body: &[u8]) -> Result<Handshake, WireError> {
     Ok(Handshake::Welcome { session, layout, window_chunks, addresses })
 }
 
-fn join(mut fields: Fields) -> Result<(SessionId, LinkId, [u8; 16]), WireError> {
-    let body = (SessionId(fields.array()?), LinkId(fields.u32()?), fields.array()?);
-    fields.end()?;
-    Ok(body)
+fn put_join(session: &SessionId, link: LinkId, nonce: &[u8; 16], out: &mut Vec<u8>) {
+    out.extend_from_slice(&session.0);
+    out.extend_from_slice(&link.0.to_le_bytes());
+    out.extend_from_slice(nonce);
+}
+
+fn join(fields: &mut Fields) -> Result<(SessionId, LinkId, [u8; 16]), WireError> {
+    Ok((SessionId(fields.array()?), LinkId(fields.u32()?), fields.array()?))
 }
 
 fn is_last_name(name: &[u8]) -> bool {

@@ -1,9 +1,15 @@
 //! The header that every frame begins with. Decoding it allocates nothing.
 
 use super::codec::bounded;
-use super::{Control, HEADER_LEN, TagKey, WireError, control};
+use super::keys::SEAL_LEN;
+use super::{Control, FrameKey, HEADER_LEN, WireError, control};
 use crate::ids::{Digest, Seq};
 use crate::limits::{CHUNK_LEN, CONTROL_MAX};
+
+const TAG_LEN: usize = 16;
+
+/// What a seal covers of a header.
+const BOUND_LEN: usize = HEADER_LEN - TAG_LEN - SEAL_LEN;
 
 const FLAG_STREAM: u8 = 1;
 const FLAG_DATA: u8 = 1 << 1;
@@ -41,8 +47,10 @@ pub struct ChunkHead {
     pub payload_len: u32,
     /// Whether the payload is one zstd frame.
     pub zstd: bool,
-    /// BLAKE3 of the content, as `kind` says.
+    /// BLAKE3 of the content, as `kind` says; masked where the chunk is sealed.
     pub digest: Digest,
+    /// The cipher's tag; zeros where the chunk is not sealed.
+    pub seal: [u8; SEAL_LEN],
 }
 
 /// The header of a frame that is not a chunk.
@@ -51,6 +59,9 @@ pub struct ControlHeader {
     pub(super) kind: u8,
     pub(super) payload_len: u32,
     pub(super) digest: Digest,
+    pub(super) seal: [u8; SEAL_LEN],
+    /// Which frame of its connection and direction it is.
+    pub(super) number: u64,
 }
 
 /// A frame's header, checked: its tag fits and its lengths are within their constants.
@@ -69,48 +80,38 @@ impl ControlHeader {
     }
 }
 
-/// The header of a chunk frame; its payload follows on the wire.
-pub fn encode_chunk_header(head: &ChunkHead, key: &TagKey) -> [u8; HEADER_LEN] {
+/// The header of a chunk frame; its payload follows on the wire. The same until [`FrameKey::sent`] says that it has gone.
+pub fn encode_chunk_header(head: &ChunkHead, key: &FrameKey) -> [u8; HEADER_LEN] {
     check_chunk(head).expect("we make only chunks that a peer accepts");
-    let (flags, offset) = match head.kind {
-        ChunkKind::Mixed => (0, 0),
-        ChunkKind::Data { offset, sole } => (FLAG_DATA | if sole { FLAG_SOLE } else { 0 }, offset),
-    };
-    HeaderFields {
-        kind: control::KIND_CHUNK,
-        flags: flags | if head.zstd { FLAG_ZSTD } else { 0 },
-        payload_len: head.payload_len,
-        seq: head.seq.0,
-        offset,
-        content_len: head.content_len,
-        digest: head.digest,
-    }
-    .to_bytes(key)
+    HeaderFields::of_chunk(head).to_bytes(key)
 }
 
-/// Append a control frame's header and payload. Lists longer than the frame holds lose their end: see
-/// [`Control::Notes`] and [`Control::Links`].
-pub fn encode_control(frame: &Control, key: &TagKey, out: &mut Vec<u8>) {
+/// Append a control frame's header and payload, which must be the next to go that way. Lists longer than the frame holds
+/// lose their end: see [`Control::Notes`] and [`Control::Links`].
+pub fn encode_control(frame: &Control, key: &mut FrameKey, out: &mut Vec<u8>) {
     let start = out.len();
     out.resize(start + HEADER_LEN, 0);
     control::encode_payload(frame, out);
-    let payload = &out[start + HEADER_LEN..];
+    let payload = &mut out[start + HEADER_LEN..];
     assert!(payload.len() <= CONTROL_MAX, "a control frame's payload fits its bound by construction");
-    let header = HeaderFields {
+    let mut header = ControlHeader {
         kind: control::kind(frame),
-        flags: 0,
         payload_len: payload.len() as u32,
-        seq: 0,
-        offset: 0,
-        content_len: 0,
-        digest: Digest(blake3::hash(payload).into()),
+        digest: Digest(if key.seals() { [0; 32] } else { blake3::hash(payload).into() }),
+        seal: [0; SEAL_LEN],
+        number: key.number(),
     };
-    out[start..start + HEADER_LEN].copy_from_slice(&header.to_bytes(key));
+    header.seal = key.seal_control(&header, payload);
+    out[start..start + HEADER_LEN].copy_from_slice(&HeaderFields::of_control(&header).to_bytes(key));
+    key.sent();
 }
 
 /// Check a header and take it apart: first its tag, then everything else against constants. Allocates nothing.
-pub fn decode_header(bytes: &[u8; HEADER_LEN], key: &TagKey) -> Result<Header, WireError> {
-    let at = HeaderFields::from_bytes(bytes, key)?;
+pub fn decode_header(bytes: &[u8; HEADER_LEN], key: &mut FrameKey) -> Result<Header, WireError> {
+    let (at, number) = HeaderFields::from_bytes(bytes, key)?;
+    if !key.seals() && at.seal != [0; SEAL_LEN] {
+        return Err(WireError::Reserved("frame header"));
+    }
     if at.flags & FLAG_STREAM != 0 {
         return Err(WireError::ListingStream);
     }
@@ -129,6 +130,7 @@ pub fn decode_header(bytes: &[u8; HEADER_LEN], key: &TagKey) -> Result<Header, W
             payload_len: at.payload_len,
             zstd: at.flags & FLAG_ZSTD != 0,
             digest: at.digest,
+            seal: at.seal,
         };
         check_chunk(&head)?;
         return Ok(Header::Chunk(head));
@@ -140,7 +142,13 @@ pub fn decode_header(bytes: &[u8; HEADER_LEN], key: &TagKey) -> Result<Header, W
         return Err(WireError::Reserved("control frame's header"));
     }
     bounded("control frame's payload", at.payload_len.into(), CONTROL_MAX)?;
-    Ok(Header::Control(ControlHeader { kind: at.kind, payload_len: at.payload_len, digest: at.digest }))
+    Ok(Header::Control(ControlHeader {
+        kind: at.kind,
+        payload_len: at.payload_len,
+        digest: at.digest,
+        seal: at.seal,
+        number,
+    }))
 }
 
 /// Whether a chunk's header makes sense. The rules for slices are those of BLAKE3's tree: what passes can be hashed at
@@ -177,7 +185,7 @@ fn malformed_chunk(why: &'static str) -> WireError {
 }
 
 /// The fields that every header has, in the order of the wire after the tag.
-struct HeaderFields {
+pub(super) struct HeaderFields {
     kind: u8,
     flags: u8,
     payload_len: u32,
@@ -185,34 +193,76 @@ struct HeaderFields {
     offset: u64,
     content_len: u32,
     digest: Digest,
+    seal: [u8; SEAL_LEN],
 }
 
 impl HeaderFields {
-    fn to_bytes(&self, key: &TagKey) -> [u8; HEADER_LEN] {
-        let mut bytes = [0; HEADER_LEN];
-        bytes[16] = self.kind;
-        bytes[17] = self.flags;
-        bytes[20..24].copy_from_slice(&self.payload_len.to_le_bytes());
-        bytes[24..32].copy_from_slice(&self.seq.to_le_bytes());
-        bytes[32..40].copy_from_slice(&self.offset.to_le_bytes());
-        bytes[40..44].copy_from_slice(&self.content_len.to_le_bytes());
-        bytes[48..80].copy_from_slice(&self.digest.0);
-        let tag = key.tag(&bytes[16..]);
-        bytes[..16].copy_from_slice(&tag);
+    pub(super) fn of_chunk(head: &ChunkHead) -> HeaderFields {
+        let (flags, offset) = match head.kind {
+            ChunkKind::Mixed => (0, 0),
+            ChunkKind::Data { offset, sole } => (FLAG_DATA | if sole { FLAG_SOLE } else { 0 }, offset),
+        };
+        HeaderFields {
+            kind: control::KIND_CHUNK,
+            flags: flags | if head.zstd { FLAG_ZSTD } else { 0 },
+            payload_len: head.payload_len,
+            seq: head.seq.0,
+            offset,
+            content_len: head.content_len,
+            digest: head.digest,
+            seal: head.seal,
+        }
+    }
+
+    pub(super) fn of_control(header: &ControlHeader) -> HeaderFields {
+        HeaderFields {
+            kind: header.kind,
+            flags: 0,
+            payload_len: header.payload_len,
+            seq: 0,
+            offset: 0,
+            content_len: 0,
+            digest: header.digest,
+            seal: header.seal,
+        }
+    }
+
+    /// What the seal covers beside the payload: everything but the tag, which belongs to a connection, and the seal.
+    pub(super) fn bound(&self) -> [u8; BOUND_LEN] {
+        *self.untagged().first_chunk().expect("a header's middle")
+    }
+
+    /// Everything behind the tag.
+    fn untagged(&self) -> [u8; HEADER_LEN - TAG_LEN] {
+        let mut bytes = [0; HEADER_LEN - TAG_LEN];
+        bytes[0] = self.kind;
+        bytes[1] = self.flags;
+        bytes[4..8].copy_from_slice(&self.payload_len.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.seq.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.offset.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.content_len.to_le_bytes());
+        bytes[32..64].copy_from_slice(&self.digest.0);
+        bytes[64..].copy_from_slice(&self.seal);
         bytes
     }
 
-    fn from_bytes(bytes: &[u8; HEADER_LEN], key: &TagKey) -> Result<HeaderFields, WireError> {
+    fn to_bytes(&self, key: &FrameKey) -> [u8; HEADER_LEN] {
+        let mut bytes = [0; HEADER_LEN];
+        bytes[TAG_LEN..].copy_from_slice(&self.untagged());
+        let tag = key.tag(&bytes[TAG_LEN..]);
+        bytes[..TAG_LEN].copy_from_slice(&tag);
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8; HEADER_LEN], key: &mut FrameKey) -> Result<(HeaderFields, u64), WireError> {
         fn part<const N: usize>(bytes: &[u8; HEADER_LEN], at: usize) -> [u8; N] {
             bytes[at..at + N].try_into().expect("N bytes")
         }
-        if !key.fits(&part(bytes, 0), &bytes[16..]) {
-            return Err(WireError::Tag("frame header"));
-        }
+        let number = key.came(&part(bytes, 0), &bytes[TAG_LEN..]).ok_or(WireError::Tag("frame header"))?;
         if part(bytes, 18) != [0; 2] || part(bytes, 44) != [0; 4] {
             return Err(WireError::Reserved("frame header"));
         }
-        Ok(HeaderFields {
+        let fields = HeaderFields {
             kind: bytes[16],
             flags: bytes[17],
             payload_len: u32::from_le_bytes(part(bytes, 20)),
@@ -220,6 +270,8 @@ impl HeaderFields {
             offset: u64::from_le_bytes(part(bytes, 32)),
             content_len: u32::from_le_bytes(part(bytes, 40)),
             digest: Digest(part(bytes, 48)),
-        })
+            seal: part(bytes, 80),
+        };
+        Ok((fields, number))
     }
 }

@@ -9,8 +9,27 @@
 //! is checked against a constant of [`crate::limits`] before as much is read or allocated. Names and paths are bytes;
 //! reasons and details are UTF-8 for people, and whoever prints them escapes them first.
 //!
-//! A *tag* is the first 16 bytes of keyed BLAKE3. In this version its key is [`PUBLISHED_KEY`], known to everybody, and
-//! nothing is encrypted: a tag finds accidents and strangers' traffic, and stops no attacker.
+//! A *tag* is the first 16 bytes of keyed BLAKE3. Under [`PUBLISHED_KEY`], known to everybody, it finds accidents and
+//! strangers' traffic, and stops no attacker.
+//!
+//! # Keys
+//!
+//! Both ends have a secret of 32 bytes that belongs to this session. Every key is BLAKE3 `derive_key` of the secret and
+//! what the key is bound to, under a context of its own:
+//!
+//! | context | bound to | keys |
+//! |---|---|---|
+//! | `blast 1 joins` | | MACs of Join and Joined |
+//! | `blast 1 frames of one connection and direction` | link 4, dialer's nonce 16, listener's nonce 16, 1 for the dialer's frames or 2 for the listener's | tags of frame headers |
+//! | `blast 1 control frames of one connection and direction` | the same | seals of control frames |
+//! | `blast 1 chunks of one key phase` | key phase 8: sequence number >> 16 | seals of chunks |
+//! | `blast 1 digests of sealed chunks` | | masks of digests |
+//!
+//! The first connection's nonces are zeros. A *seal* is the 16-byte tag of AES-256-GCM or ChaCha20-Poly1305
+//! ([`Cipher`]) with the header's bytes 16 to 80 as associated data; its nonce is 4 zeros and a number of 8 bytes: a
+//! chunk's sequence number, or how many frames have gone before in that direction of that connection. No number is
+//! sealed twice in a session and no count repeats, so no key meets a nonce twice. Where a session is not encrypted,
+//! seals are zeros.
 //!
 //! # A session, in order
 //!
@@ -64,7 +83,7 @@
 //! | 12 | 2 | length of the body, at most [`HANDSHAKE_MAX`](crate::limits::HANDSHAKE_MAX) |
 //! | 14 | 2 | reserved |
 //! | 16 | | body |
-//! | | 16 | MAC: the tag of everything before it |
+//! | | 16 | MAC: the tag of everything before it, of Join and Joined under the session's key for joins, of others under the published key |
 //!
 //! Other versions keep magic, version, kind and length where they are, and keep Refuse as it is, its MAC always under
 //! the published key: a listener answers a Hello of another version with a Refuse that the dialer can read.
@@ -74,7 +93,7 @@
 //! | 1 Hello | dialer | session 16, offer 1; then for offer 1 (tree): number of sources 4; 2 (file) and 5 (block device): size 8, last name (rest); 3 (standard input) and 4 (measure: to be thrown away): nothing |
 //! | 2 Welcome | listener | session 16, layout 1 (1 archive, 2 raw), reserved 3, window in chunks 4, addresses |
 //! | 3 Join | dialer | session 16, link 4, nonce 16 |
-//! | 4 Joined | listener | session 16, link 4, nonce 16, all repeated from Join |
+//! | 4 Joined | listener | session 16, link 4, nonce 16, all repeated from Join; a nonce 16 of its own |
 //! | 5 Refuse | listener | exit code 1, reason (rest) |
 //!
 //! The dialer numbers links; 0 is the first connection, and a connection that is dialled again gets a new number.
@@ -85,7 +104,7 @@
 //!
 //! | at | bytes | field | in control frames |
 //! |---|---|---|---|
-//! | 0 | 16 | tag of the header's bytes from 16 on | |
+//! | 0 | 16 | tag, under the key of this connection and direction, of how many frames have gone before there 8, and the header's bytes from 16 on | |
 //! | 16 | 1 | kind | |
 //! | 17 | 1 | flags: bit 0 STREAM (reserved for a listing that the receiver streams back; refused in this version), bit 1 DATA, bit 2 SOLE, bit 3 ZSTD | 0 |
 //! | 18 | 2 | reserved | |
@@ -94,7 +113,8 @@
 //! | 32 | 8 | offset of a slice | 0 |
 //! | 40 | 4 | length of the content, at most [`CHUNK_LEN`](crate::limits::CHUNK_LEN) | 0 |
 //! | 44 | 4 | reserved | |
-//! | 48 | 32 | digest of the content | BLAKE3 of the payload |
+//! | 48 | 32 | digest of the content; where the chunk is sealed, xor keyed BLAKE3 of the sequence number 8 | BLAKE3 of the payload; where it is sealed, zeros |
+//! | 80 | 16 | seal of the payload, or zeros | the same |
 //!
 //! **Chunk** (kind 1). Without DATA the chunk is mixed: whole small entries, headers and padding; offset 0, digest plain
 //! BLAKE3; it may be empty. With DATA it is a slice of one large file or raw stream at that offset, a multiple of
@@ -159,6 +179,7 @@ mod control;
 mod error;
 mod handshake;
 mod header;
+mod keys;
 mod note;
 #[cfg(test)]
 mod tests;
@@ -172,10 +193,11 @@ pub use handshake::{
     may_be_handshake,
 };
 pub use header::{ChunkHead, ChunkKind, ControlHeader, Header, decode_header, encode_chunk_header, encode_control};
+pub use keys::{ChunkKeys, Cipher, FIRST_NONCES, FrameKey, FrameKeys, SessionKeys, key_phase};
 pub use note::notes_that_fit;
 
 /// Bytes of a frame's header.
-pub const HEADER_LEN: usize = 80;
+pub const HEADER_LEN: usize = 96;
 
 /// The protocol's version; both sides must have the same.
 pub const VERSION: u16 = 1;
@@ -187,7 +209,7 @@ const MAGIC: [u8; 8] = *b"blast\r\n\0";
 #[derive(Clone)]
 pub struct TagKey(pub [u8; 32]);
 
-/// The key of this version, known to everybody: a tag under it catches accidents and strangers' traffic, not attackers.
+/// Known to everybody: a tag under it catches accidents and strangers' traffic, not attackers.
 pub const PUBLISHED_KEY: TagKey = TagKey(*b"blast 1: published, not a secret");
 
 impl TagKey {

@@ -34,7 +34,15 @@ fn any_head() -> impl Strategy<Value = ChunkHead> {
     ];
     (any::<u64>(), kinds, any::<u32>(), any_digest()).prop_map(|(seq, (kind, content_len), shrunk, digest)| {
         let payload_len = if content_len > 1 { 1 + shrunk % content_len } else { content_len };
-        ChunkHead { seq: Seq(seq), kind, content_len, payload_len, zstd: payload_len != content_len, digest }
+        ChunkHead {
+            seq: Seq(seq),
+            kind,
+            content_len,
+            payload_len,
+            zstd: payload_len != content_len,
+            digest,
+            seal: [0; 16],
+        }
     })
 }
 
@@ -143,7 +151,12 @@ fn any_handshake() -> impl Strategy<Value = Handshake> {
             }
         ),
         join().prop_map(|(session, link, nonce)| Handshake::Join { session, link, nonce }),
-        join().prop_map(|(session, link, nonce)| Handshake::Joined { session, link, nonce }),
+        (join(), any::<[u8; 16]>()).prop_map(|((session, link, nonce), own)| Handshake::Joined {
+            session,
+            link,
+            nonce,
+            own
+        }),
         (any_code(), ".{0,200}").prop_map(|(code, reason)| Handshake::Refuse { code, reason }),
     ]
 }
@@ -161,23 +174,40 @@ fn any_announce() -> impl Strategy<Value = Announce> {
     ]
 }
 
+/// The first frame that a dialer sends, as both ends have its key.
+fn key() -> FrameKey {
+    key_of(None)
+}
+
+fn key_of(cipher: Option<Cipher>) -> FrameKey {
+    SessionKeys::new([1; 32], cipher).dialer(LinkId(0), FIRST_NONCES).out
+}
+
+fn joins() -> TagKey {
+    SessionKeys::new([1; 32], None).joins()
+}
+
 fn encoded(frame: &Control) -> Vec<u8> {
     let mut bytes = Vec::new();
-    encode_control(frame, &PUBLISHED_KEY, &mut bytes);
+    encode_control(frame, &mut key(), &mut bytes);
     bytes
 }
 
 fn decoded(bytes: &[u8]) -> Result<Control, WireError> {
+    decoded_with(bytes, &mut key())
+}
+
+fn decoded_with(bytes: &[u8], key: &mut FrameKey) -> Result<Control, WireError> {
     let (header, payload) = bytes.split_first_chunk().expect("a header");
-    match decode_header(header, &PUBLISHED_KEY)? {
-        Header::Control(header) => decode_control(&header, payload),
+    match decode_header(header, key)? {
+        Header::Control(header) => decode_control(&header, &mut payload.to_vec(), key),
         Header::Chunk(_) => panic!("a chunk's header"),
     }
 }
 
 fn hands_decoded(bytes: &[u8]) -> Result<Handshake, WireError> {
     let (prefix, rest) = bytes.split_first_chunk().expect("a prefix");
-    decode_handshake(&decode_handshake_prefix(prefix)?, rest, &PUBLISHED_KEY)
+    decode_handshake(&decode_handshake_prefix(prefix)?, rest, |_| Some(joins()))
 }
 
 proptest! {
@@ -185,23 +215,53 @@ proptest! {
 
     #[test]
     fn chunk_headers_come_back(head in any_head()) {
-        let bytes = encode_chunk_header(&head, &PUBLISHED_KEY);
-        prop_assert_eq!(decode_header(&bytes, &PUBLISHED_KEY), Ok(Header::Chunk(head)));
+        let bytes = encode_chunk_header(&head, &key());
+        prop_assert_eq!(decode_header(&bytes, &mut key()), Ok(Header::Chunk(head)));
     }
 
     #[test]
     fn control_frames_come_back_and_are_appended(frame in any_control()) {
         let mut bytes = b"before".to_vec();
-        encode_control(&frame, &PUBLISHED_KEY, &mut bytes);
+        encode_control(&frame, &mut key(), &mut bytes);
         prop_assert!(bytes.starts_with(b"before"));
         prop_assert!(bytes.len() <= 6 + HEADER_LEN + CONTROL_MAX);
         prop_assert_eq!(decoded(&bytes[6..]), Ok(frame));
     }
 
     #[test]
+    fn sealed_frames_come_back_in_their_order_and_in_no_other(
+        frames in vec(any_control(), 1..5),
+        cipher in prop_oneof![Just(Cipher::Aes256Gcm), Just(Cipher::ChaCha20Poly1305)],
+        at in any::<usize>(),
+    ) {
+        let (mut out, mut into) = (key_of(Some(cipher)), key_of(Some(cipher)));
+        let sealed: Vec<Vec<u8>> = frames.iter().map(|frame| {
+            let mut bytes = Vec::new();
+            encode_control(frame, &mut out, &mut bytes);
+            bytes
+        }).collect();
+        for (frame, bytes) in frames.iter().zip(&sealed) {
+            let plain = encoded(frame);
+            prop_assert_eq!(bytes.len(), plain.len());
+            if plain.len() >= HEADER_LEN + 8 {
+                prop_assert!(bytes[HEADER_LEN..] != plain[HEADER_LEN..], "what it says is hidden");
+            }
+            prop_assert_eq!(decoded_with(bytes, &mut into), Ok(frame.clone()));
+            prop_assert_eq!(decoded_with(bytes, &mut into), Err(WireError::Tag("frame header")), "it came before");
+        }
+        let mut bytes = sealed[0].clone();
+        let bit = at % (bytes.len() * 8);
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        prop_assert!(decoded_with(&bytes, &mut key_of(Some(cipher))).is_err());
+        if let Some(second) = sealed.get(1) {
+            prop_assert!(decoded_with(second, &mut key_of(Some(cipher))).is_err(), "the first was taken out");
+        }
+    }
+
+    #[test]
     fn handshake_messages_come_back(message in any_handshake()) {
         let mut bytes = Vec::new();
-        encode_handshake(&message, &PUBLISHED_KEY, &mut bytes);
+        encode_handshake(&message, &joins(), &mut bytes);
         prop_assert_eq!(hands_decoded(&bytes), Ok(message));
     }
 
@@ -225,7 +285,7 @@ proptest! {
         prop_assert_eq!(decoded(&bytes), Err(expected));
 
         let mut bytes = Vec::new();
-        encode_handshake(&message, &PUBLISHED_KEY, &mut bytes);
+        encode_handshake(&message, &joins(), &mut bytes);
         let bit = at % (bytes.len() * 8);
         bytes[bit / 8] ^= 1 << (bit % 8);
         prop_assert!(hands_decoded(&bytes).is_err());
@@ -239,29 +299,32 @@ proptest! {
             prop_assert_eq!(decoded(&bytes[..HEADER_LEN + at % payload_len]), Err(WireError::PayloadDigest));
         }
         let mut bytes = Vec::new();
-        encode_handshake(&message, &PUBLISHED_KEY, &mut bytes);
+        encode_handshake(&message, &joins(), &mut bytes);
         prop_assert!(hands_decoded(&bytes[..PREFIX_LEN + at % (bytes.len() - PREFIX_LEN)]).is_err());
     }
 
     #[test]
     fn another_key_is_found(head in any_head(), frame in any_control(), message in any_handshake()) {
-        let other = TagKey([7; 32]);
-        prop_assert_eq!(decode_header(&encode_chunk_header(&head, &other), &PUBLISHED_KEY), Err(WireError::Tag("frame header")));
+        let other = SessionKeys::new([7; 32], None);
+        let mut others = other.dialer(LinkId(0), FIRST_NONCES).out;
+        prop_assert_eq!(decode_header(&encode_chunk_header(&head, &others), &mut key()), Err(WireError::Tag("frame header")));
         let mut bytes = Vec::new();
-        encode_control(&frame, &other, &mut bytes);
+        encode_control(&frame, &mut others, &mut bytes);
         prop_assert_eq!(decoded(&bytes), Err(WireError::Tag("frame header")));
         let mut bytes = Vec::new();
-        encode_handshake(&message, &other, &mut bytes);
+        encode_handshake(&message, &other.joins(), &mut bytes);
         match message {
-            Handshake::Refuse { .. } => prop_assert_eq!(hands_decoded(&bytes), Ok(message)),
-            _ => prop_assert_eq!(hands_decoded(&bytes), Err(WireError::Tag("handshake message"))),
+            Handshake::Join { .. } | Handshake::Joined { .. } => {
+                prop_assert_eq!(hands_decoded(&bytes), Err(WireError::Tag("handshake message")));
+            }
+            _ => prop_assert_eq!(hands_decoded(&bytes), Ok(message)),
         }
     }
 }
 
 /// Put a changed header's tag right, so that what lies behind the tag is looked at.
 fn retagged(mut bytes: [u8; HEADER_LEN]) -> [u8; HEADER_LEN] {
-    let tag = PUBLISHED_KEY.tag(&bytes[16..]);
+    let tag = key().tag(&bytes[16..]);
     bytes[..16].copy_from_slice(&tag);
     bytes
 }
@@ -274,16 +337,17 @@ fn full_slice() -> ChunkHead {
         payload_len: CHUNK_LEN as u32,
         zstd: false,
         digest: Digest([1; 32]),
+        seal: [0; 16],
     }
 }
 
 #[test]
 fn every_unknown_kind_and_reserved_bit_of_a_header_is_refused() {
-    let good = encode_chunk_header(&full_slice(), &PUBLISHED_KEY);
+    let good = encode_chunk_header(&full_slice(), &key());
     let with = |at: usize, value: u8| {
         let mut bytes = good;
         bytes[at] = value;
-        decode_header(&retagged(bytes), &PUBLISHED_KEY)
+        decode_header(&retagged(bytes), &mut key())
     };
     for kind in (0..=u8::MAX).filter(|k| !(1..=10).contains(k)) {
         assert_eq!(with(16, kind), Err(WireError::Kind { what: "frame", kind }));
@@ -292,14 +356,14 @@ fn every_unknown_kind_and_reserved_bit_of_a_header_is_refused() {
     for bit in 4..8 {
         assert_eq!(with(17, 0b0010 | 1 << bit), Err(WireError::Reserved("frame header")));
     }
-    for at in [18, 19, 44, 45, 46, 47] {
+    for at in [18, 19, 44, 45, 46, 47, 80, 95] {
         assert_eq!(with(at, 1), Err(WireError::Reserved("frame header")));
     }
     let bye = *encoded(&Control::Bye).first_chunk().expect("a header");
     for at in [17, 24, 31, 32, 39, 40, 43] {
         let mut bytes: [u8; HEADER_LEN] = bye;
         bytes[at] = 2;
-        let refused = decode_header(&retagged(bytes), &PUBLISHED_KEY);
+        let refused = decode_header(&retagged(bytes), &mut key());
         assert_eq!(refused, Err(WireError::Reserved("control frame's header")), "byte {at}");
     }
 }
@@ -308,9 +372,9 @@ fn every_unknown_kind_and_reserved_bit_of_a_header_is_refused() {
 fn a_length_beyond_its_bound_is_refused_before_its_payload_is_read() {
     let with_len = |mut bytes: [u8; HEADER_LEN], at: usize, len: u32| {
         bytes[at..at + 4].copy_from_slice(&len.to_le_bytes());
-        decode_header(&retagged(bytes), &PUBLISHED_KEY)
+        decode_header(&retagged(bytes), &mut key())
     };
-    let chunk = encode_chunk_header(&full_slice(), &PUBLISHED_KEY);
+    let chunk = encode_chunk_header(&full_slice(), &key());
     for len in [CHUNK_LEN as u32 + 1, u32::MAX] {
         assert!(matches!(with_len(chunk, 20, len), Err(WireError::TooLong { what: "chunk's payload", .. })));
         assert!(matches!(with_len(chunk, 40, len), Err(WireError::TooLong { what: "chunk's content", .. })));
@@ -328,9 +392,9 @@ fn a_length_beyond_its_bound_is_refused_before_its_payload_is_read() {
 #[test]
 fn slices_that_no_file_has_are_refused() {
     let with = |change: fn(&mut [u8; HEADER_LEN])| {
-        let mut bytes = encode_chunk_header(&full_slice(), &PUBLISHED_KEY);
+        let mut bytes = encode_chunk_header(&full_slice(), &key());
         change(&mut bytes);
-        decode_header(&retagged(bytes), &PUBLISHED_KEY)
+        decode_header(&retagged(bytes), &mut key())
     };
     type Change = fn(&mut [u8; HEADER_LEN]);
     let hostile: [(&str, Change); 8] = [
@@ -398,15 +462,18 @@ fn what_cannot_be_dialled_is_neither_sent_nor_believed() {
     let mut payload = encoded(&Control::Links(vec![address("10.0.0.1:1")])).split_off(HEADER_LEN);
     payload[2 + 16] = 224;
     let digest = Digest(blake3::hash(&payload).into());
-    let header = ControlHeader { kind: 6, payload_len: payload.len() as u32, digest };
-    assert!(matches!(decode_control(&header, &payload), Err(WireError::Malformed { message: "Links", .. })));
+    let header = ControlHeader { kind: 6, payload_len: payload.len() as u32, digest, seal: [0; 16], number: 0 };
+    assert!(matches!(
+        decode_control(&header, &mut payload, &key()),
+        Err(WireError::Malformed { message: "Links", .. })
+    ));
 }
 
 #[test]
 fn a_name_that_could_leave_the_destination_is_refused() {
     let mut bytes = Vec::new();
     let offer = Offer::File { name: b"x.".to_vec(), size: 0 };
-    encode_handshake(&Handshake::Hello { session: SessionId([0; 16]), offer }, &PUBLISHED_KEY, &mut bytes);
+    encode_handshake(&Handshake::Hello { session: SessionId([0; 16]), offer }, &joins(), &mut bytes);
     let name_at = bytes.len() - 16 - 2;
     for name in [*b"..", *b"a/", *b"/a", *b"a\0"] {
         bytes[name_at..name_at + 2].copy_from_slice(&name);
@@ -447,7 +514,8 @@ fn stages_that_are_unknown_or_out_of_order_are_refused() {
         let mut payload = payload.clone();
         payload[at] = byte;
         let digest = Digest(blake3::hash(&payload).into());
-        decode_control(&ControlHeader { kind: 8, payload_len: payload.len() as u32, digest }, &payload)
+        let header = ControlHeader { kind: 8, payload_len: payload.len() as u32, digest, seal: [0; 16], number: 0 };
+        decode_control(&header, &mut payload, &key())
     };
     let (count_at, first_at) = (98, 100);
     assert!(with(first_at + 2, 9).is_ok(), "a number of threads");
@@ -491,11 +559,7 @@ fn announcements_with_anything_in_unused_fields_are_refused() {
 #[test]
 fn a_stranger_is_known_by_the_first_byte_that_is_not_ours() {
     let mut ours = Vec::new();
-    encode_handshake(
-        &Handshake::Hello { session: SessionId([7; 16]), offer: Offer::Stream },
-        &PUBLISHED_KEY,
-        &mut ours,
-    );
+    encode_handshake(&Handshake::Hello { session: SessionId([7; 16]), offer: Offer::Stream }, &joins(), &mut ours);
     for len in 0..=PREFIX_LEN {
         assert_eq!(may_be_handshake(&ours[..len]), Ok(()));
     }

@@ -69,7 +69,7 @@ const ROWS: &[Row] = &[
     ("notes", |p| p.control(Control::Notes { first: 0, notes: Vec::new() }), Names(6, SENDERS)),
     ("a goodbye", |p| p.control(Control::Bye), Names(6, SENDERS)),
     // commits
-    ("a commit before the end", |p| p.commit(commit()), Names(6, "committed before|has digest")),
+    ("a commit before the end", |p| p.commit(commit()), Names(6, "committed before|has digest|entries")),
     ("a commit of something else", other_commit, Names(6, "the receiver has digest")),
     (
         "a commit with another stream",
@@ -135,7 +135,7 @@ fn an_answer_that_is_no_welcome_is_named() {
         ("no layout", |s| greeting(&welcomed(s, 4), |b| b[PREFIX_LEN + 16] = 9), 4, "layout"),
         (
             "a Joined",
-            |s| greeting(&Handshake::Joined { session: s, link: LinkId(0), nonce: [0; 16] }, |_| {}),
+            |s| greeting(&Handshake::Joined { session: s, link: LinkId(0), nonce: [0; 16], own: [0; 16] }, |_| {}),
             4,
             "not Welcome",
         ),

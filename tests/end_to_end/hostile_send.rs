@@ -142,7 +142,7 @@ const ROWS: &[Row] = &[
     (
         "noise",
         |p, port| {
-            p.say(&random_bytes(3, 10_000));
+            p.say_as_it_is(&random_bytes(3, 10_000));
             p.rejoin(port, 1)
         },
         Harmless,
@@ -408,7 +408,7 @@ fn bad_chunk(peer: &mut Peer, patch: impl Fn(&mut [u8])) {
 fn broken_tag(peer: &mut Peer, port: u16) {
     let mut bytes = frame(piece(0));
     bytes[3] ^= 1;
-    peer.say(&bytes);
+    peer.say_as_it_is(&bytes);
     peer.rejoin(port, 1);
 }
 
@@ -435,7 +435,7 @@ fn compressed(payload: &[u8]) -> (ChunkHead, Vec<u8>) {
     let kind = ChunkKind::Data { offset: 0, sole: false };
     let digest = chunk_digest(kind, &zeros);
     let (content_len, payload_len) = (CHUNK_LEN as u32, payload.len() as u32);
-    (ChunkHead { seq: Seq(0), kind, content_len, payload_len, zstd: true, digest }, payload.to_vec())
+    (ChunkHead { seq: Seq(0), kind, content_len, payload_len, zstd: true, digest, seal: [0; 16] }, payload.to_vec())
 }
 
 /// 256 MiB in a few KiB.
@@ -495,7 +495,7 @@ fn join(session: SessionId, link: u32) -> Handshake {
 }
 
 fn joined(session: SessionId) -> Handshake {
-    Handshake::Joined { session, link: LinkId(1), nonce: [9; 16] }
+    Handshake::Joined { session, link: LinkId(1), nonce: [9; 16], own: [8; 16] }
 }
 
 /// Connections that join and then say nothing; those that are up stay until the end.

@@ -33,6 +33,9 @@ pub struct Peer {
     /// The other end has closed the connection.
     pub gone: bool,
     stream: TcpStream,
+    keys: SessionKeys,
+    /// For what we say.
+    key: FrameKey,
     heard: Option<Receiver<Heard>>,
     deaf: Arc<AtomicBool>,
     /// Chunk frames that came.
@@ -48,15 +51,13 @@ pub struct Peer {
 }
 
 /// The first 16 bytes of keyed BLAKE3.
-fn tag(bytes: &[u8]) -> [u8; 16] {
-    *blake3::keyed_hash(&PUBLISHED_KEY.0, bytes).as_bytes().first_chunk().unwrap()
+fn tag(key: &TagKey, bytes: &[u8]) -> [u8; 16] {
+    *blake3::keyed_hash(&key.0, bytes).as_bytes().first_chunk().unwrap()
 }
 
-/// A frame whose header was changed, with the tag that fits it.
+/// A frame whose header was changed. [`Peer::say`] gives it the tag that fits.
 pub fn patched(mut frame: Vec<u8>, patch: impl Fn(&mut [u8])) -> Vec<u8> {
     patch(&mut frame);
-    let tag = tag(&frame[16..HEADER_LEN]);
-    frame[..16].copy_from_slice(&tag);
     frame
 }
 
@@ -70,19 +71,26 @@ pub fn control_of(kind: u8, payload: &[u8]) -> Vec<u8> {
     patched(frame, |_| {})
 }
 
+/// For frames that get their tags later.
+fn any_key() -> FrameKey {
+    SessionKeys::published().dialer(LinkId(0), FIRST_NONCES).out
+}
+
 pub fn encoded(control: &Control) -> Vec<u8> {
     let mut bytes = Vec::new();
-    encode_control(control, &PUBLISHED_KEY, &mut bytes);
+    encode_control(control, &mut any_key(), &mut bytes);
     bytes
 }
 
 /// A handshake message that was changed behind its prefix, with the MAC that fits.
 pub fn greeting(message: &Handshake, patch: impl Fn(&mut [u8])) -> Vec<u8> {
     let mut bytes = Vec::new();
-    encode_handshake(message, &PUBLISHED_KEY, &mut bytes);
+    let joins = SessionKeys::published().joins();
+    encode_handshake(message, &joins, &mut bytes);
     let end = bytes.len() - 16;
     patch(&mut bytes[..end]);
-    let mac = tag(&bytes[..end]);
+    let key = if matches!(message, Handshake::Join { .. } | Handshake::Joined { .. }) { joins } else { PUBLISHED_KEY };
+    let mac = tag(&key, &bytes[..end]);
     bytes[end..].copy_from_slice(&mac);
     bytes
 }
@@ -93,7 +101,7 @@ fn hear_greeting(stream: &mut TcpStream) -> io::Result<Handshake> {
     let decoded = decode_handshake_prefix(&prefix).expect("an honest end's message");
     let mut rest = vec![0; decoded.rest_len()];
     stream.read_exact(&mut rest)?;
-    Ok(decode_handshake(&decoded, &rest, &PUBLISHED_KEY).expect("an honest end's message"))
+    Ok(decode_handshake(&decoded, &rest, |_| Some(SessionKeys::published().joins())).expect("an honest end's message"))
 }
 
 /// Say a first message to a receiver; its answer, unless it closes.
@@ -124,13 +132,14 @@ pub fn data(seq: u64, offset: u64, content: &[u8]) -> (ChunkHead, Vec<u8>) {
 pub fn of_kind(seq: u64, kind: ChunkKind, content: &[u8]) -> (ChunkHead, Vec<u8>) {
     let len = content.len() as u32;
     let digest = chunk_digest(kind, content);
-    let head = ChunkHead { seq: Seq(seq), kind, content_len: len, payload_len: len, zstd: false, digest };
+    let head =
+        ChunkHead { seq: Seq(seq), kind, content_len: len, payload_len: len, zstd: false, digest, seal: [0; 16] };
     (head, content.to_vec())
 }
 
 /// A chunk frame.
 pub fn frame((head, payload): (ChunkHead, Vec<u8>)) -> Vec<u8> {
-    let mut bytes = encode_chunk_header(&head, &PUBLISHED_KEY).to_vec();
+    let mut bytes = encode_chunk_header(&head, &any_key()).to_vec();
     bytes.extend_from_slice(&payload);
     bytes
 }
@@ -152,11 +161,16 @@ pub fn finish() -> Finish {
 }
 
 impl Peer {
-    fn new(session: SessionId, stream: TcpStream) -> Peer {
+    fn new(session: SessionId, stream: TcpStream, dials: bool) -> Peer {
+        let keys = SessionKeys::published();
+        let FrameKeys { out, into } =
+            if dials { keys.dialer(LinkId(0), FIRST_NONCES) } else { keys.listener(LinkId(0), FIRST_NONCES) };
         let mut peer = Peer {
             session,
             gone: false,
             stream,
+            keys,
+            key: out,
             heard: None,
             deaf: Arc::default(),
             frames: 0,
@@ -166,7 +180,7 @@ impl Peer {
             pongs: 0,
             kept: Vec::new(),
         };
-        peer.listen();
+        peer.listen(into);
         peer
     }
 
@@ -175,17 +189,18 @@ impl Peer {
         let session = SessionId([7; 16]);
         let (stream, answer) = knock(port, &Handshake::Hello { session, offer }).expect("an answer");
         assert!(matches!(answer, Handshake::Welcome { .. }), "{answer:?}");
-        Peer::new(session, stream)
+        Peer::new(session, stream, true)
     }
 
     /// Go on over a new connection.
     pub fn rejoin(&mut self, port: u16, link: u32) {
         let join = Handshake::Join { session: self.session, link: LinkId(link), nonce: [9; 16] };
         let (stream, answer) = knock(port, &join).expect("an answer");
-        assert!(matches!(answer, Handshake::Joined { .. }), "{answer:?}");
+        let Handshake::Joined { own, .. } = answer else { panic!("{answer:?}") };
         let _ = self.stream.shutdown(Shutdown::Both);
-        (self.stream, self.gone) = (stream, false);
-        self.listen();
+        let FrameKeys { out, into } = self.keys.dialer(LinkId(link), [[9; 16], own]);
+        (self.stream, self.gone, self.key) = (stream, false, out);
+        self.listen(into);
     }
 
     /// A receiver in the session of the sender who comes; `answer` makes its first message.
@@ -195,11 +210,11 @@ impl Peer {
         let hello = hear_greeting(&mut stream).unwrap();
         let Handshake::Hello { session, .. } = hello else { panic!("{hello:?}") };
         stream.write_all(&answer(session)).unwrap();
-        Peer::new(session, stream)
+        Peer::new(session, stream, false)
     }
 
     /// Read from now on, whatever comes.
-    fn listen(&mut self) {
+    fn listen(&mut self, mut key: FrameKey) {
         let mut stream = self.stream.try_clone().unwrap();
         let (tell, heard) = mpsc::channel();
         self.heard = Some(heard);
@@ -208,14 +223,16 @@ impl Peer {
             while !deaf.load(Relaxed) {
                 let mut header = [0; HEADER_LEN];
                 stream.read_exact(&mut header)?;
-                let (len, head) = match decode_header(&header, &PUBLISHED_KEY).expect("an honest end's frame") {
+                let (len, head) = match decode_header(&header, &mut key).expect("an honest end's frame") {
                     Header::Chunk(head) => (head.payload_len as usize, Err(head)),
                     Header::Control(head) => (head.payload_len(), Ok(head)),
                 };
                 let mut payload = vec![0; len];
                 stream.read_exact(&mut payload)?;
                 let heard = match head {
-                    Ok(head) => Heard::Control(decode_control(&head, &payload).expect("an honest end's frame")),
+                    Ok(head) => {
+                        Heard::Control(decode_control(&head, &mut payload, &key).expect("an honest end's frame"))
+                    }
                     Err(head) => Heard::Chunk(head),
                 };
                 let _ = tell.send(heard);
@@ -229,8 +246,23 @@ impl Peer {
         self.deaf.store(true, Relaxed);
     }
 
-    /// Say it, if the other end still listens.
-    pub fn say(&mut self, bytes: &[u8]) {
+    /// Say frames, with the tags that they have to have here and now, if the other end still listens.
+    pub fn say(&mut self, frames: &[u8]) {
+        let mut bytes = frames.to_vec();
+        let mut at = 0;
+        while at < bytes.len() {
+            let tag = self.key.tag(&bytes[at + 16..at + HEADER_LEN]);
+            self.key.sent();
+            bytes[at..at + 16].copy_from_slice(&tag);
+            let len = u32::from_le_bytes(bytes[at + 20..at + 24].try_into().unwrap()) as usize;
+            // a header may claim what is not there
+            at = at.saturating_add(HEADER_LEN).saturating_add(len);
+        }
+        self.say_as_it_is(&bytes);
+    }
+
+    /// Say any bytes.
+    pub fn say_as_it_is(&mut self, bytes: &[u8]) {
         self.gone |= self.stream.write_all(bytes).is_err();
     }
 

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 
 use blast::chunk::{Opener, Pool};
-use blast::ids::{Digest, Seq};
+use blast::ids::{Digest, LinkId, Seq};
 use blast::limits::{CHUNK_LEN, CONTROL_MAX};
 use blast::report::Note;
 use blast::stats::StageTimes;
@@ -35,10 +35,10 @@ pub fn announcements(input: &[u8]) {
 /// A header and what follows it.
 fn frame(input: &[u8]) {
     let Some((header, payload)) = input.split_first_chunk() else { return };
-    match decode_header(header, &PUBLISHED_KEY) {
+    match decode_header(header, &mut key()) {
         Ok(Header::Chunk(head)) => {
             assert!(head.content_len as usize <= CHUNK_LEN && head.payload_len as usize <= CHUNK_LEN);
-            assert_eq!(encode_chunk_header(&head, &PUBLISHED_KEY), *header, "a header has one encoding");
+            assert_eq!(encode_chunk_header(&head, &key()), *header, "a header has one encoding");
             if !head.zstd {
                 let content = vec![0; head.content_len as usize];
                 blast::chunk::chunk_digest(head.kind, &content);
@@ -46,10 +46,10 @@ fn frame(input: &[u8]) {
         }
         Ok(Header::Control(header)) => {
             assert!(header.payload_len() <= CONTROL_MAX);
-            if let Ok(frame) = decode_control(&header, payload) {
+            if let Ok(frame) = decode_control(&header, &mut payload.to_vec(), &key()) {
                 assert!(held(&frame) <= DECODED_MAX, "{} bytes", held(&frame));
                 let mut again = Vec::new();
-                encode_control(&frame, &PUBLISHED_KEY, &mut again);
+                encode_control(&frame, &mut key(), &mut again);
                 if !format!("{frame:?}").contains(char::REPLACEMENT_CHARACTER)
                     && !matches!(frame, Control::Abort { .. })
                 {
@@ -85,9 +85,9 @@ fn handshake(input: &[u8]) {
     let Some((prefix, rest)) = input.split_first_chunk() else { return };
     match decode_handshake_prefix(prefix) {
         Ok(prefix) => {
-            if let Ok(message) = decode_handshake(&prefix, rest, &PUBLISHED_KEY) {
+            if let Ok(message) = decode_handshake(&prefix, rest, |_| Some(keys().joins())) {
                 let mut again = Vec::new();
-                encode_handshake(&message, &PUBLISHED_KEY, &mut again);
+                encode_handshake(&message, &keys().joins(), &mut again);
                 if !matches!(message, Handshake::Refuse { .. }) {
                     assert_eq!(again, input, "a message has one encoding");
                 }
@@ -120,6 +120,7 @@ pub fn payloads(input: &[u8]) {
         payload_len: payload.len() as u32,
         zstd: true,
         digest: Digest([0; 32]),
+        seal: [0; 16],
     };
     let mut buf = POOL.with(Pool::try_take).expect("each input gives its buffer back");
     buf[..payload.len()].copy_from_slice(payload);
@@ -127,8 +128,17 @@ pub fn payloads(input: &[u8]) {
     assert!(opened.is_err(), "no content has a digest of zeros");
 }
 
-fn tag(bytes: &[u8]) -> [u8; 16] {
-    *blake3::keyed_hash(&PUBLISHED_KEY.0, bytes).as_bytes().first_chunk().expect("16 of 32")
+fn keys() -> SessionKeys {
+    SessionKeys::new([5; 32], None)
+}
+
+/// Of the first frame.
+fn key() -> FrameKey {
+    keys().dialer(LinkId(0), FIRST_NONCES).out
+}
+
+fn tag(key: &TagKey, bytes: &[u8]) -> [u8; 16] {
+    *blake3::keyed_hash(&key.0, bytes).as_bytes().first_chunk().expect("16 of 32")
 }
 
 /// The same frame with its payload's length and digest and its tag put right. Chunk headers keep length and digest.
@@ -141,7 +151,7 @@ fn mended_frame(input: &[u8]) -> Vec<u8> {
             frame[20..24].copy_from_slice(&(payload_len as u32).to_le_bytes());
             frame[48..80].copy_from_slice(digest.as_bytes());
         }
-        let tag = tag(&frame[16..HEADER_LEN]);
+        let tag = key().tag(&frame[16..HEADER_LEN]);
         frame[..16].copy_from_slice(&tag);
     }
     frame
@@ -153,7 +163,8 @@ fn mended_handshake(input: &[u8]) -> Vec<u8> {
     if message.len() >= PREFIX_LEN + 16 {
         let end = message.len() - 16;
         message[12..14].copy_from_slice(&((end - PREFIX_LEN) as u16).to_le_bytes());
-        let mac = tag(&message[..end]);
+        let is_join = matches!(message[10], 3 | 4);
+        let mac = tag(&if is_join { keys().joins() } else { PUBLISHED_KEY }, &message[..end]);
         message[end..].copy_from_slice(&mac);
     }
     message
@@ -163,7 +174,7 @@ fn mended_handshake(input: &[u8]) -> Vec<u8> {
 fn mended_announce(input: &[u8]) -> Vec<u8> {
     let mut datagram = input.to_vec();
     if let Some((signed, last)) = datagram.split_last_chunk_mut::<16>() {
-        *last = tag(signed);
+        *last = tag(&PUBLISHED_KEY, signed);
     }
     datagram
 }
