@@ -319,11 +319,20 @@ impl Mounted {
 
     /// The same of any file system that needs no device.
     pub fn of(kind: &str, at: &Path, options: &str) -> Option<Mounted> {
-        let mount = std::process::Command::new("mount").args(["-t", kind, "-o", options, kind]).arg(at).output();
+        Mounted::by(&["-t", kind, "-o", options, kind], at)
+    }
+
+    /// The same of what is on a device.
+    pub fn device(device: &Path, at: &Path, options: &str) -> Option<Mounted> {
+        Mounted::by(&["-o", options, device.to_str()?], at)
+    }
+
+    fn by(args: &[&str], at: &Path) -> Option<Mounted> {
+        let mount = std::process::Command::new("mount").args(args).arg(at).output();
         if mount.is_ok_and(|output| output.status.success()) {
             return Some(Mounted(at.to_path_buf()));
         }
-        eprintln!("SKIPPED: mounting a small tmpfs needs root");
+        eprintln!("SKIPPED: mounting a file system needs root");
         None
     }
 }

@@ -12,7 +12,7 @@ use crate::trees::{assert_listed, depth_first, list, random_bytes, set_mode, set
 
 /// A transfer of `source` into a pipe that nobody reads yet, with room for a few chunks between, so that the sender
 /// stands still in the middle of the first large file. What it brings is read by [`Stalled::go_on`].
-struct Stalled {
+pub struct Stalled {
     sender: End,
     receiver: End,
     output: std::process::ChildStdout,
@@ -20,7 +20,7 @@ struct Stalled {
 }
 
 impl Stalled {
-    fn start(source: &Path) -> Stalled {
+    pub fn start(source: &Path) -> Stalled {
         let mut receiver = recv("-").args(&["--window", "1M"]).start_apart();
         let mut output = receiver.take_stdout();
         let sender = send(source, receiver.port()).args(&["--window", "1M"]).start();
@@ -30,7 +30,7 @@ impl Stalled {
     }
 
     /// Read the rest, extract it, and return both ends.
-    fn go_on(mut self, dest: &Path) -> (Outcome, Outcome) {
+    pub fn go_on(mut self, dest: &Path) -> (Outcome, Outcome) {
         fs::create_dir(dest).unwrap();
         let mut tar = Command::new("tar");
         let mut tar = tar.args(["-xpf", "-", "-C"]).arg(dest).stdin(Stdio::piped()).spawn().expect("tar");
@@ -44,7 +44,7 @@ impl Stalled {
 }
 
 #[track_caller]
-fn partial(ends: &(Outcome, Outcome)) {
+pub fn partial(ends: &(Outcome, Outcome)) {
     for end in [&ends.0, &ends.1] {
         end.expect(1).claims_nothing().tells("PARTIAL");
     }

@@ -14,6 +14,7 @@ mod kills;
 mod lands;
 mod manifest;
 mod memory;
+mod moving;
 mod peers;
 mod quiet;
 mod select;
