@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::child::Exit;
+
 /// What a process exits with; the same meaning on both ends (it travels in Abort and Commit).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
 #[repr(u8)]
@@ -11,7 +13,7 @@ pub enum ExitCode {
     Whole = 0,
     /// Finished, but some entries were left out or changed while read, each named.
     Partial = 1,
-    /// The command line cannot be meant.
+    /// The command line cannot be meant, or what was to be sent cannot be read.
     Usage = 2,
     /// Refused: key, policy, destination not empty, other version.
     Refused = 3,
@@ -72,6 +74,16 @@ pub enum Error {
         /// The system's reason.
         source: io::Error,
     },
+    /// The command that was to make or to take the stream failed.
+    #[error("{what}")]
+    Command {
+        /// Which (escaped), how it ended, and how far it had come.
+        what: String,
+        /// Whether it was to make the stream.
+        producer: bool,
+        /// How it ended; `None` if it only closed its end of the pipe.
+        exit: Option<Exit>,
+    },
     /// The peer broke the protocol, or what arrived is not what was sent.
     #[error("verification failed: {0}")]
     Verification(String),
@@ -96,6 +108,9 @@ impl Error {
     pub fn exit_code(&self) -> ExitCode {
         match self {
             Error::Usage(_) | Error::Source { .. } | Error::Several(_) => ExitCode::Usage,
+            // What was to be sent cannot be read.
+            Error::Command { producer: true, .. } => ExitCode::Usage,
+            Error::Command { producer: false, .. } => ExitCode::Destination,
             Error::Refused(_) => ExitCode::Refused,
             Error::Network(_) | Error::NotFound(_) => ExitCode::Network,
             Error::Destination { .. } => ExitCode::Destination,
@@ -124,6 +139,10 @@ impl Error {
                 "is 'blast recv' running there, without --hidden, and does a firewall on either machine stop UDP port \
                  7411? otherwise name the machine: blast send SRC... HOST",
             ),
+            _ if matches!(self, Error::Command { .. }) => {
+                Some("see what the command itself says, above, and run both commands again once it works alone")
+            }
+            _ if matches!(self, Error::Source { .. }) => None,
             ExitCode::Usage => Some("see 'blast --help'"),
             ExitCode::Network => {
                 Some("check that 'blast recv' is running there and that its port is open, then run both commands again")

@@ -60,14 +60,14 @@
 //!
 //! | room | what it does | what it never does |
 //! |---|---|---|
-//! | [`device`] [`error`] [`ids`] [`limits`] [`options`] [`queue`] [`report`] [`stats`] [`sys`] | the ground floor: words and bounds all share; `sys` has the only unsafe code | import another room |
+//! | [`child`] [`device`] [`error`] [`ids`] [`limits`] [`options`] [`pipe`] [`queue`] [`report`] [`stats`] [`sys`] | the ground floor: words and bounds all share; `sys` has the only unsafe code | import another room |
 //! | [`wire`] | frames and handshake messages to bytes and back; its documentation is the wire format | see a socket |
 //! | [`archive`] | the tar dialect: one entry's headers to bytes and back | I/O |
 //! | [`manifest`] | digests of files as `b3sum` writes them: one line to bytes and back, and the file they go to | read what is listed |
 //! | [`chunk`] | buffers, digests, seal and open | I/O |
 //! | [`flow`] | the protocol's decisions, as state machines | name a clock, thread, socket or file |
-//! | [`source`] | what is sent: choose, walk, plan, fill, block devices, standard input | follow a link, write |
-//! | [`sink`] | what is received: unpack, writers, raw targets (file, block device, standard output); nothing leaves its root or replaces what is there | trust a name |
+//! | [`source`] | what is sent: choose, walk, plan, fill, block devices, standard input, what a command writes | follow a link, write |
+//! | [`sink`] | what is received: unpack, writers, raw targets (file, block device, standard output, a command); nothing leaves its root or replaces what is there | trust a name |
 //! | [`link`] | the only sockets: find, announce, dial, accept, handshake, read, write | touch a file |
 //! | [`send`] [`recv`] | the two conductors, mirrored: build the stages, own the session, wait, report | move bytes themselves |
 //! | [`verify`] | compare a tree with a manifest | write |
@@ -98,6 +98,7 @@
 //!   inside a tree and holes.
 
 pub mod archive;
+pub mod child;
 pub mod chunk;
 pub mod cli;
 pub mod device;
@@ -108,6 +109,7 @@ pub mod limits;
 pub mod link;
 pub mod manifest;
 pub mod options;
+pub mod pipe;
 pub mod queue;
 pub mod recv;
 pub mod report;

@@ -143,6 +143,12 @@ pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(600);
 /// After Commit, how long a socket is drained before it is closed.
 pub const DRAIN: Duration = Duration::from_secs(2);
 
+/// How long a command of `--run` has to end once it was asked to.
+pub const COMMAND_GRACE: Duration = Duration::from_secs(2);
+
+/// How often a command or a consumer that says nothing is looked at, to see whether it is still there.
+pub const COMMAND_LOOK: Duration = Duration::from_millis(500);
+
 /// How often each side looks whether interfaces have come or gone, beside whenever the kernel says so.
 pub const LOOK_AGAIN: Duration = Duration::from_secs(2);
 

@@ -1,6 +1,7 @@
 //! What a transfer is asked to do, as meant. The command line is turned into these once, in `cli`; the conductors read
 //! nothing else.
 
+use std::ffi::OsString;
 use std::net::IpAddr;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
@@ -125,6 +126,8 @@ pub struct SocketOptions {
 pub enum Sources {
     /// Standard input.
     Stdin,
+    /// What this command, given to a shell, writes to its standard output.
+    Run(OsString),
     /// One or more paths, as given.
     Paths(Vec<PathBuf>),
 }
@@ -133,7 +136,7 @@ impl Sources {
     /// The paths that are read, as given.
     pub fn paths(&self) -> &[PathBuf] {
         match self {
-            Sources::Stdin => &[],
+            Sources::Stdin | Sources::Run(_) => &[],
             Sources::Paths(paths) => paths,
         }
     }
@@ -247,8 +250,17 @@ pub struct LinksOptions {
 pub enum Destination {
     /// Standard output.
     Stdout,
+    /// The standard input of this command, given to a shell. Standard output is the command's.
+    Run(OsString),
     /// A path, as given. A final slash asks for a directory.
     Path(PathBuf),
+}
+
+impl Destination {
+    /// Whether standard output is for what arrives, so that what is said must go elsewhere.
+    pub fn takes_stdout(&self) -> bool {
+        matches!(self, Destination::Stdout | Destination::Run(_))
+    }
 }
 
 /// What the receiver lets pass that it otherwise would not.

@@ -32,6 +32,7 @@ use self::door::{
     is_worth_a_line, peer_name, reachable_at, refuse,
 };
 use self::stages::{Stages, worker_count};
+use crate::child::Leash;
 use crate::error::Error;
 use crate::ids::{InstanceId, LinkId};
 use crate::limits;
@@ -113,7 +114,7 @@ impl Manifest {
         let Some(path) = &options.manifest else { return Ok(None) };
         let (draft, pen) = match &options.destination {
             Destination::Path(destination) => Draft::create(path, std::slice::from_ref(destination)),
-            Destination::Stdout => Draft::create(path, &[]),
+            Destination::Stdout | Destination::Run(_) => Draft::create(path, &[]),
         }?;
         Ok(Some(Manifest { draft, recorder: sink::Recorder::new(pen) }))
     }
@@ -234,6 +235,8 @@ async fn serve(
             return Err(error);
         }
     };
+    // However this ends other than well, a command that takes what comes ends before it.
+    let leash = Leash::on(sink.command());
     let window = Window::chosen(options.window_chunks, memory_available());
     let keys = Arc::new(SessionKeys::published());
     let (events, mut inbox) = mpsc::unbounded_channel();
@@ -284,12 +287,14 @@ async fn serve(
     match outcome {
         Ok((finish, end)) => {
             let elapsed = began.elapsed();
+            leash.let_off();
             stats.enter(Phase::Done);
             conductor.until_bye(&mut inbox, door).await;
             let manifest = manifest.and_then(Manifest::finish);
             Ok(conductor.report(finish, end, manifest, began, elapsed))
         }
         Err(error) => {
+            leash.pull();
             // A sender that has gone, as the last word of all links was, is not waited for again.
             if !matches!(error, Error::Peer { .. } | Error::Network(_)) {
                 conductor.session.last_words().abort = Some((error.exit_code(), error.reason()));

@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::child::Exit;
 use crate::error::ExitCode;
 use crate::ids::{Digest, InstanceCode};
 use crate::limits::{NOTES_LEN_MAX, NOTES_MAX};
@@ -201,8 +202,10 @@ pub struct Report {
     pub sender_stages: Vec<StageTimes>,
     /// Where the receiver's time went.
     pub receiver_stages: Vec<StageTimes>,
-    /// True if standard input brought no byte at all.
+    /// True if standard input, or the command that makes the stream, brought no byte at all.
     pub empty_stdin: bool,
+    /// How the command of this side ended that made or took the stream, if there was one.
+    pub command: Option<Exit>,
     /// The manifest, if one was asked for.
     pub manifest: Option<ManifestReport>,
     /// Bytes of the block device that this receiver wrote to.

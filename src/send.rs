@@ -20,6 +20,7 @@ mod reach;
 mod stages;
 
 use std::collections::VecDeque;
+use std::ffi::OsString;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -34,6 +35,7 @@ use self::conductor::Conductor;
 use self::fleet::Fleet;
 use self::reach::{Agreed, agree};
 use self::stages::{Stages, Totals};
+use crate::child::Leash;
 use crate::error::{Error, ExitCode};
 use crate::flow::SendFlow;
 use crate::ids::{LinkId, SessionId};
@@ -91,7 +93,7 @@ pub fn rehearse(options: &SendOptions, stats: &Arc<Stats>, tell: Tell) -> Result
     let notes = Arc::new(NoteSink::telling(tell));
     let end = match source {
         Source::Tree(tree) => source::rehearse(*tree, stats, &notes)?,
-        Source::Stdin | Source::Measure(_) => None,
+        Source::Stdin | Source::Run(_) | Source::Measure(_) => None,
     };
     stats.enter(Phase::Done);
     let SourceEnd { entries, content_bytes, stream_bytes, .. } = end.unwrap_or_default();
@@ -104,17 +106,20 @@ enum Source {
     /// Worthless bytes until there are enough.
     Measure(Arc<AtomicBool>),
     Stdin,
+    /// What a command writes, which is started when somebody wants it.
+    Run(OsString),
     Tree(Box<source::Tree>),
 }
 
 impl Source {
     fn open(options: &SendOptions) -> Result<Source, Error> {
         match &options.sources {
-            Sources::Stdin if !options.select.is_everything() => Err(Error::Usage(
-                "standard input is one stream: what of it is sent cannot be chosen by names, file systems or caches"
+            Sources::Stdin | Sources::Run(_) if !options.select.is_everything() => Err(Error::Usage(
+                "standard input is one stream, as is what a command writes: what of it is sent cannot be chosen by names, file systems or caches"
                     .into(),
             )),
             Sources::Stdin => Ok(Source::Stdin),
+            Sources::Run(command) => Ok(Source::Run(command.clone())),
             Sources::Paths(paths) => {
                 let tree = source::open_tree(paths)?;
                 Ok(Source::Tree(Box::new(tree.selected(Selection::open(&options.select)?)?)))
@@ -132,7 +137,7 @@ impl Source {
     fn offer(&self) -> Offer {
         match self {
             Source::Measure(_) => Offer::Measure,
-            Source::Stdin => Offer::Stream,
+            Source::Stdin | Source::Run(_) => Offer::Stream,
             Source::Tree(tree) => tree.offer(),
         }
     }
@@ -200,6 +205,8 @@ async fn deliver(
             return Err(error);
         }
     };
+    // However this ends other than well, a command that makes the stream ends before it.
+    let leash = Leash::on(stages.command.clone());
     let mut conductor = Conductor {
         options,
         session: &session,
@@ -216,6 +223,7 @@ async fn deliver(
             Ok((commit, totals))
         }
         Err(error) => {
+            leash.pull();
             if !matches!(error, Error::Peer { .. }) {
                 let reason = error.reason();
                 session.last_words().abort = Some((error.exit_code(), reason));
@@ -230,10 +238,12 @@ async fn deliver(
         let _ = timeout(limits::DRAIN, conductor.until_told(&mut inbox)).await;
     }
     let (commit, mut totals) = outcome?;
+    leash.let_off();
     // only now: there is no manifest of what did not arrive
     let manifest = draft.zip(totals.manifest.take()).map(|(draft, pen)| draft.finish(pen));
     let links = conductor.watch.report(&stats, began + elapsed);
-    Ok(report(commit, totals, manifest, &session, links, elapsed))
+    let command = stages.command.and_then(|child| child.look());
+    Ok(Report { command, ..report(commit, totals, manifest, &session, links, elapsed) })
 }
 
 /// End a session that never began to work, so that the receiver does not wait for it.
@@ -305,7 +315,8 @@ fn report(
         sink_notes,
         sender_stages: session.stats.stages(Stage::Send),
         receiver_stages: commit.stages,
-        empty_stdin: totals.is_stdin && totals.end.stream_bytes == 0,
+        empty_stdin: totals.is_stream && totals.end.stream_bytes == 0,
         device_size: None,
+        command: None,
     }
 }

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The ground floor: imported by all, imports only itself.
-const GROUND: [&str; 9] = ["device", "error", "ids", "limits", "options", "queue", "report", "stats", "sys"];
+const GROUND: [&str; 11] =
+    ["child", "device", "error", "ids", "limits", "options", "pipe", "queue", "report", "stats", "sys"];
 
 /// Every other room with the rooms it may import beside the ground floor.
 const IMPORTS: [(&str, &[&str]); 12] = [

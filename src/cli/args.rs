@@ -85,7 +85,8 @@ impl CommonTyped {
 /// Where the failure of a command line that cannot be meant is wanted as JSON, and whether standard output is for data.
 pub fn wants_json(args: &[OsString]) -> Option<bool> {
     let mut options = args.iter().skip(1).take_while(|arg| *arg != "--");
-    let data = args.get(1).is_some_and(|arg| arg == "recv") && args.iter().any(|arg| arg == "-");
+    let takes_stdout = |arg: &OsString| arg == "-" || arg == "--run" || arg.as_bytes().starts_with(b"--run=");
+    let data = args.get(1).is_some_and(|arg| arg == "recv") && args.iter().any(takes_stdout);
     options.any(|arg| arg == "--json").then_some(data)
 }
 
@@ -124,7 +125,7 @@ fn send(typed: SendTyped, exists: &dyn Fn(&Path) -> bool) -> Result<SendOptions,
     const USAGE: &str = "blast send SRC... HOST[:PORT]";
     let mut operands = typed.operands;
     let last = operands.pop().ok_or_else(|| Misuse::new("what to send, and to which machine?", USAGE))?;
-    let target = match operands.is_empty() {
+    let target = match operands.is_empty() && typed.run.is_none() {
         false => target(&last, exists)?,
         true if typed.dry_run => {
             operands.push(last);
@@ -132,7 +133,13 @@ fn send(typed: SendTyped, exists: &dyn Fn(&Path) -> bool) -> Result<SendOptions,
         }
         true => return Err(one_operand(&last, exists, USAGE)),
     };
-    let sources = if operands.iter().any(|o| o == "-") {
+    let sources = if let Some(command) = typed.run {
+        if !operands.is_empty() {
+            let text = "what --run COMMAND writes is sent in place of SRC, and both are here";
+            return Err(Misuse::new(text, "blast send --run COMMAND HOST[:PORT]"));
+        }
+        Sources::Run(shell_command(command)?)
+    } else if operands.iter().any(|o| o == "-") {
         if operands.len() > 1 {
             return Err(Misuse::new(
                 "standard input (-) can only be sent alone",
@@ -194,15 +201,20 @@ fn select(typed: &mut SendTyped, matches: Option<&ArgMatches>) -> Select {
 fn recv(typed: RecvTyped) -> Result<RecvOptions, Misuse> {
     const USAGE: &str = "blast recv DEST";
     let mut operands = typed.operands;
-    let destination = match (operands.pop(), operands.is_empty()) {
-        (Some(one), true) => one,
-        (None, _) => return Err(Misuse::new("DEST is missing: where should it go?", USAGE)),
-        (Some(_), false) => return Err(Misuse::new("recv takes one DEST", USAGE)),
+    let destination = match (operands.pop(), operands.is_empty(), typed.run) {
+        (None, _, Some(command)) => Destination::Run(shell_command(command)?),
+        (Some(_), _, Some(_)) => {
+            let text = "--run COMMAND reads what arrives in place of DEST, and both are here";
+            return Err(Misuse::new(text, "blast recv --run COMMAND"));
+        }
+        (Some(one), true, None) if one.is_empty() => {
+            return Err(Misuse::new("DEST is empty", "look for an unset variable on the command line"));
+        }
+        (Some(one), true, None) if one == "-" => Destination::Stdout,
+        (Some(one), true, None) => Destination::Path(one.into()),
+        (None, _, None) => return Err(Misuse::new("DEST is missing: where should it go?", USAGE)),
+        (Some(_), false, None) => return Err(Misuse::new("recv takes one DEST", USAGE)),
     };
-    if destination.is_empty() {
-        return Err(Misuse::new("DEST is empty", "look for an unset variable on the command line"));
-    }
-    let destination = if destination == "-" { Destination::Stdout } else { Destination::Path(destination.into()) };
     let mut options = RecvOptions::new(destination);
     let (bind, port) = typed.bind.unzip();
     options.port = match (port.flatten(), typed.port) {
@@ -219,6 +231,14 @@ fn recv(typed: RecvTyped) -> Result<RecvOptions, Misuse> {
     options.window_chunks = typed.common.window;
     options.manifest = typed.common.manifest;
     Ok(options)
+}
+
+/// A shell that is given nothing does nothing, successfully.
+fn shell_command(command: OsString) -> Result<OsString, Misuse> {
+    if command.as_bytes().trim_ascii().is_empty() {
+        return Err(Misuse::new("the COMMAND of --run is empty", "look for an unset variable on the command line"));
+    }
+    Ok(command)
 }
 
 fn links(typed: LinksTyped) -> Result<LinksOptions, Misuse> {
@@ -370,6 +390,38 @@ mod tests {
             assert!(misuse.what.contains("--allow") || wrong.contains(' '), "{wrong}: {misuse:?}");
         }
         assert!(refused("send --allow shared data h").what.contains("--allow"));
+    }
+
+    #[test]
+    fn a_command_takes_the_place_of_src_or_of_dest_and_not_both() {
+        let sending = run(&[b"send", b"--run", b"zfs send p@\xff | cat", b"h:9"]);
+        let Ok(Request::Send(options, ..)) = sending else { panic!("not taken") };
+        assert_eq!(options.sources, Sources::Run(OsString::from_vec(b"zfs send p@\xff | cat".to_vec())));
+        assert_eq!((options.host.as_str(), options.port), ("h", 9));
+        assert_eq!(sent("send --run=cmd auto").sources, Sources::Run("cmd".into()));
+        assert_eq!(received("recv --run cmd").destination, Destination::Run("cmd".into()));
+        assert_eq!(received("recv -p 0 --run=-").destination, Destination::Run("-".into()));
+        for (line, what) in [
+            ("send --run cmd data h", "in place of SRC"),
+            ("send --run cmd - h", "in place of SRC"),
+            ("send --run cmd", "which machine"),
+            ("recv --run cmd d", "in place of DEST"),
+            ("recv --run cmd -", "in place of DEST"),
+            ("recv --run", "--run"),
+        ] {
+            assert!(refused(line).what.contains(what), "{line}: {:?}", refused(line));
+        }
+        for empty in [&b""[..], b" \n"] {
+            let lines: [&[&[u8]]; 2] = [&[b"send", b"--run", empty, b"h"], &[b"recv", b"--run", empty]];
+            for line in lines {
+                let Err(misuse) = run(line) else { panic!("{line:?} was taken") };
+                assert!(misuse.what.contains("is empty"), "{misuse:?}");
+            }
+        }
+        let json = |line: &str| wants_json(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
+        assert_eq!(json("blast recv --json --run cmd"), Some(true));
+        assert_eq!(json("blast recv --json --run=cmd"), Some(true));
+        assert_eq!(json("blast send --json --run cmd h"), Some(false));
     }
 
     #[test]

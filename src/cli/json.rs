@@ -12,7 +12,8 @@ use serde::Serialize;
 
 use super::limited;
 use super::render::Side;
-use crate::error::ExitCode;
+use crate::child::Exit;
+use crate::error::{Error, ExitCode};
 use crate::report::{
     End, Limit, Limited, LinkReport, ManifestReport, Note, NoteKind, Notes, Omitted, OmittedCount, OmittedKind,
     Rehearsal, Report,
@@ -40,6 +41,7 @@ pub fn report(report: &Report, side: &Side) -> String {
         manifest: report.manifest.as_ref().map(ManifestJson::of),
         device: report.device_size.map(|size| DeviceJson { size, left: size.saturating_sub(report.content_bytes) }),
         omitted: (*side == Side::Send).then(|| OmittedJson::of(&report.omitted)),
+        command: report.command.map(|exit| CommandJson::of(Some(exit))),
     })
 }
 
@@ -60,7 +62,16 @@ pub fn rehearsal(found: &Rehearsal) -> String {
 
 /// A failure: what went wrong, the exit code, what to try.
 pub fn failure(error: &str, code: ExitCode, hint: Option<&str>) -> String {
-    line(&FailureJson { error, code: code as u8, hint })
+    line(&FailureJson { error, code: code as u8, hint, command: None })
+}
+
+/// The failure of a transfer.
+pub fn failed(error: &Error) -> String {
+    let command = match error {
+        Error::Command { exit, .. } => Some(CommandJson::of(*exit)),
+        _ => None,
+    };
+    line(&FailureJson { error: &error.to_string(), code: error.exit_code() as u8, hint: error.hint(), command })
 }
 
 #[derive(Serialize)]
@@ -81,6 +92,20 @@ struct FailureJson<'a> {
     error: &'a str,
     code: u8,
     hint: Option<&'a str>,
+    command: Option<CommandJson>,
+}
+
+/// How the command of `--run` on this side ended; nothing in it if it had not.
+#[derive(Serialize)]
+struct CommandJson {
+    status: Option<i32>,
+    signal: Option<i32>,
+}
+
+impl CommandJson {
+    fn of(exit: Option<Exit>) -> CommandJson {
+        CommandJson { status: exit.and_then(Exit::status), signal: exit.and_then(Exit::signal) }
+    }
 }
 
 #[derive(Serialize)]
@@ -103,6 +128,7 @@ struct ReportJson<'a> {
     manifest: Option<ManifestJson<'a>>,
     omitted: Option<OmittedJson>,
     device: Option<DeviceJson>,
+    command: Option<CommandJson>,
 }
 
 #[derive(Serialize)]
@@ -440,6 +466,7 @@ mod tests {
             empty_stdin: false,
             manifest: Some(ManifestReport { path: "m".into(), files: 1, foreign: 0, failed: None }),
             device_size: Some(10),
+            command: Some(Exit::Status(0)),
         }
     }
 
@@ -481,6 +508,7 @@ mod tests {
                 "other_file_systems": { "count": 0 },
                 "caches": { "count": 0 },
             },
+            "command": { "status": 0, "signal": null },
         });
         assert_eq!(read, right);
     }

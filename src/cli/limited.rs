@@ -39,8 +39,8 @@ pub fn name(limit: &Limit) -> String {
         Limit::Cpu(end, stage) => return format!("CPU: {} on the {}", work(*stage), end_name(*end)),
         Limit::Others(end) => return format!("CPU: other programs on the {}", end_name(*end)),
         Limit::Bwlimit => "--bwlimit",
-        Limit::Producer => "standard input (the producer)",
-        Limit::Consumer => "standard output (the consumer)",
+        Limit::Producer => "the producer (standard input or --run)",
+        Limit::Consumer => "the consumer (standard output or --run)",
         Limit::Walk => "sender's walk of the tree",
         Limit::Reads => "sender's reads (disk)",
         Limit::Unpack => "receiver's unpacking (directories)",
@@ -91,7 +91,7 @@ mod tests {
         assert_eq!(of(Limit::Links(vec!["a\x1b\n".into()]), 0.9), "link a\\x1b\\n, 90 % used");
         assert_eq!(of(Limit::Bwlimit, 0.98), "--bwlimit, 98 % used");
         assert_eq!(of(Limit::Writes, 0.97), "receiver's writes (disk), 97 % busy");
-        assert_eq!(of(Limit::Producer, 0.9), "standard input (the producer), waited for 90 % of the time");
+        assert_eq!(of(Limit::Producer, 0.9), "the producer (standard input or --run), waited for 90 % of the time");
         assert_eq!(of(Limit::Sync, 0.6), "receiver's sync (disk), 60 % of the time");
         assert_eq!(of(Limit::Cpu(End::Sender, Stage::Hash), 0.98), "CPU: hashing on the sender, 98 % used");
         assert_eq!(of(Limit::TooShort, 0.0), "nothing: too short to tell");

@@ -1,7 +1,7 @@
 //! The program around the library: arguments, progress, reports, exit codes. The only room that prints, and the only
 //! one that reads the command line or the environment.
 //!
-//! Data owns standard output in `blast recv -`; the report then goes to standard error. Everywhere else the report is
+//! Data owns standard output in `blast recv -`, and a command's words in `blast recv --run`; the report then goes to standard error. Everywhere else the report is
 //! the result and goes to standard output, and all that is said meanwhile goes to standard error. With `--json` the
 //! report, or the failure, is one JSON object in the same place.
 
@@ -100,14 +100,16 @@ fn run(
     };
     let sending = side == Side::Send;
     // What arrives, that is; what is said must go elsewhere.
-    let to_stdout = side == Side::Recv(Destination::Stdout);
+    let to_stdout = matches!(&side, Side::Recv(destination) if destination.takes_stdout());
     let progress = Progress::start(screen.clone(), stats.clone(), sending);
     let outcome = transfer(observer, stats.clone(), &screen);
     drop(progress);
     match outcome {
         Ok(report) => {
             if report.empty_stdin && verbosity > Verbosity::Quiet {
-                screen.say("warning: standard input was empty: a stream of 0 bytes was sent");
+                let what =
+                    if report.command.is_some() { "the command wrote nothing" } else { "standard input was empty" };
+                screen.say(&format!("warning: {what}: a stream of 0 bytes was sent"));
             }
             match (&side, verbosity) {
                 _ if form == Form::Json => say_json(&json::report(&report, &side), to_stdout),
@@ -123,7 +125,7 @@ fn run(
                 screen.say(&render::failure(&e.to_string(), how_far(&e, &stats, sending), e.hint()));
             }
             if form == Form::Json {
-                say_json(&json::failure(&e.to_string(), e.exit_code(), e.hint()), to_stdout);
+                say_json(&json::failed(&e), to_stdout);
             }
             e.exit_code()
         }

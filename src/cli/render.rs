@@ -175,6 +175,9 @@ fn verdict(report: &Report, side: &Side) -> String {
         (ExitCode::Whole, Side::Recv(Destination::Stdout)) => {
             "whole: every byte was verified and written to standard output".to_owned()
         }
+        (ExitCode::Whole, Side::Recv(Destination::Run(_))) => {
+            "whole: every byte was verified, and the command took all of it and exited with status 0".to_owned()
+        }
         (ExitCode::Whole, _) if report.stream_digest.is_some() => {
             "whole: every byte was verified and written out by the receiver".to_owned()
         }
@@ -396,6 +399,7 @@ mod tests {
             manifest: None,
             device_size: None,
             omitted: Omitted::default(),
+            command: None,
         }
     }
 

@@ -92,6 +92,9 @@ pub enum Command {
 pub struct SendTyped {
     #[arg(hide = true, num_args = 0..)]
     pub operands: Vec<OsString>,
+    /// In place of SRC: run this in a shell and send what it writes; its failure is the transfer's
+    #[arg(long, value_name = "COMMAND")]
+    pub run: Option<OsString>,
     /// Use this interface, own address or address of the receiver, or leave an interface out; repeat for more (default:
     /// find all shared networks)
     #[arg(long = "link", value_name = "IFACE|ADDR|IFACE=ADDR|!IFACE", value_parser = link)]
@@ -152,6 +155,9 @@ pub struct SendTyped {
 pub struct RecvTyped {
     #[arg(hide = true, num_args = 0..)]
     pub operands: Vec<OsString>,
+    /// In place of DEST: run this in a shell and let it read what arrives; its failure is the transfer's
+    #[arg(long, value_name = "COMMAND")]
+    pub run: Option<OsString>,
     /// Listen at this address, or on this interface, only (default: at all, IPv4 and IPv6)
     #[arg(long, alias = "listen", value_name = "ADDR|IFACE[:PORT]", value_parser = bind)]
     pub bind: Option<(Bind, Option<u16>)>,

@@ -479,6 +479,7 @@ impl Conductor<'_> {
             receiver_stages: self.session.stats.stages(Stage::Receive),
             empty_stdin: false,
             device_size: end.device_size,
+            command: end.command,
         }
     }
 }

@@ -9,6 +9,7 @@ use tokio::sync::oneshot;
 use super::Source;
 use super::compress::Compression;
 use super::reach::Agreed;
+use crate::child::{Child, Leash};
 use crate::chunk::{FileDigest, Ordered, Pool, TransferDigest};
 use crate::error::Error;
 use crate::ids::Digest;
@@ -27,6 +28,8 @@ pub(super) struct Stages {
     pub(super) pool: Arc<Pool>,
     /// What the source came to, once every chunk is sealed.
     pub(super) totals: oneshot::Receiver<Result<Totals, Error>>,
+    /// The command that makes the stream.
+    pub(super) command: Option<Arc<Child>>,
 }
 
 /// What the source came to.
@@ -35,7 +38,8 @@ pub(super) struct Totals {
     pub(super) notes: Arc<NoteSink>,
     pub(super) transfer_digest: Digest,
     pub(super) stream_digest: Option<Digest>,
-    pub(super) is_stdin: bool,
+    /// From standard input or a command, which may bring nothing by mistake.
+    pub(super) is_stream: bool,
     /// The manifest, written but for its end.
     pub(super) manifest: Option<Pen>,
 }
@@ -61,18 +65,26 @@ impl Stages {
         let pool = Pool::new(window, limits::CHUNK_LEN);
         let notes = Arc::new(NoteSink::default());
         let stats = session.stats.clone();
-        let is_stdin = matches!(source, Source::Stdin);
+        let is_stream = matches!(source, Source::Stdin | Source::Run(_));
+        let mut command = None;
         let name = match source.offer() {
             Offer::File { name, .. } | Offer::Device { name, .. } => Some(name),
             Offer::Stream | Offer::Measure | Offer::Tree { .. } => None,
         };
         let running = match source {
             Source::Stdin => source::start_stdin(pool.clone(), stats.clone(), notes.clone()),
+            Source::Run(line) => {
+                let started = Child::producer(&line).map_err(|source| Error::Source { path: "sh".into(), source })?;
+                command = Some(started.0.clone());
+                source::start_command(started, pool.clone(), stats.clone(), notes.clone())
+            }
             Source::Measure(enough) => source::start_filler(pool.clone(), stats.clone(), notes.clone(), enough),
             Source::Tree(tree) => {
                 source::start(*tree, agreed.layout, pool.clone(), stats.clone(), notes.clone(), workers)
             }
         };
+        // Should a thread not start.
+        let leash = Leash::on(command.clone());
         let folded = Arc::new(Mutex::new(Folded {
             order: Ordered::new(),
             transfer: TransferDigest::new(),
@@ -103,7 +115,7 @@ impl Stages {
                     let transfer_digest = folded.transfer.finish();
                     let stream = stream_digest.map(|digest| (name.as_deref(), digest));
                     let manifest = folded.recorder.take().map(|recorder| recorder.finish(stream));
-                    Ok(Totals { end, notes, transfer_digest, stream_digest, is_stdin, manifest })
+                    Ok(Totals { end, notes, transfer_digest, stream_digest, is_stream, manifest })
                 }
                 Ok(_) => Err(Error::Bug("a thread of the sender panicked".into())),
                 Err(error) => Err(error),
@@ -114,7 +126,8 @@ impl Stages {
             .name("source-end".into())
             .spawn(supervise)
             .map_err(|e| Error::Bug(format!("cannot start a thread: {}", describe_io(&e))))?;
-        Ok(Stages { pool, totals })
+        leash.let_off();
+        Ok(Stages { pool, totals, command })
     }
 }
 

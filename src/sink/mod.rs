@@ -1,5 +1,5 @@
-//! What is received: a stream of chunks, in order, becomes a tree, a file, or the bytes of a block device or of standard
-//! output.
+//! What is received: a stream of chunks, in order, becomes a tree, a file, or the bytes of a block device, of standard
+//! output or of a command's standard input.
 //!
 //! The steps, for a tree:
 //!
@@ -11,9 +11,10 @@
 //!    has left its subtree and its last job is done, children before parents. Until then it is 0700.
 //! 4. *sync* (sequential, once): every file system that was written to. Nothing was received before that.
 //!
-//! For a file, a device or standard output there is one thread, which writes the chunks' contents in order.
+//! For a file, a device, standard output or a command there is one thread, which writes the chunks' contents in order.
 //!
-//! Before the first of these threads starts, [`Prepared::confined`] has the system hold them to the destination.
+//! Before the first of these threads starts, [`Prepared::confined`] has the system hold them to the destination. A command
+//! is started before that: it is as free as the user who named it.
 //!
 //! What it must never do: touch anything outside the destination, open what exists, replace anything, follow a
 //! symbolic link below the root. What goes wrong with one entry becomes a note and the run goes on; what goes wrong
@@ -21,8 +22,10 @@
 
 mod attributes;
 mod confine;
+mod consumer;
 mod disk;
 mod jail;
+mod output;
 mod prepare;
 mod raw;
 mod record;
@@ -43,6 +46,7 @@ pub use prepare::Prepared;
 pub use record::Recorder;
 pub use shared::Sharing;
 
+use crate::child::{Child, Exit};
 use crate::chunk::Chunk;
 use crate::error::{Error, escape};
 use crate::ids::Digest;
@@ -59,10 +63,12 @@ pub struct Sink {
     last_word: Option<Sender<Finish>>,
     thread: Option<JoinHandle<Result<SinkEnd, Stopped>>>,
     shared: Arc<Shared>,
+    /// The command that takes what is received.
+    command: Option<Arc<Child>>,
 }
 
 /// What came of it: everything is durable.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SinkEnd {
     /// Entries on disk; for an archive that was not unpacked, what the sender says.
     pub entries: u64,
@@ -72,6 +78,8 @@ pub struct SinkEnd {
     pub stream_digest: Option<Digest>,
     /// Bytes of the block device that was written to, if it was one.
     pub device_size: Option<u64>,
+    /// How the command ended that took it, if it was one.
+    pub command: Option<Exit>,
     /// What happened to single entries.
     pub notes: Notes,
 }
@@ -83,6 +91,11 @@ impl Sink {
     /// Where chunks go, in the order of their numbers. It has room for a window of them, so that it never fills.
     pub fn chunks(&self) -> &Sender<Chunk> {
         &self.chunks
+    }
+
+    /// The command that takes what is received, if one does. It ends with the sink, and can be ended sooner.
+    pub fn command(&self) -> Option<Arc<Child>> {
+        self.command.clone()
     }
 
     /// Every chunk was handed over: write what is left, finish every directory, sync. Blocks until all of it is
@@ -121,7 +134,7 @@ impl Sink {
             }
         };
         let thread = std::thread::Builder::new().name("sink".into()).spawn(body).map_err(no_thread)?;
-        Ok(Sink { chunks, last_word: Some(last_word), thread: Some(thread), shared })
+        Ok(Sink { chunks, last_word: Some(last_word), thread: Some(thread), shared, command: None })
     }
 }
 
@@ -136,8 +149,7 @@ pub fn discard(stats: Arc<Stats>, on_error: OnError) -> Result<Sink, Error> {
                 Next::Chunk(_) | Next::Quiet => {}
                 Next::Finish(finish) => {
                     let (entries, content_bytes) = (finish.entries, finish.content_bytes);
-                    let notes = Notes::default();
-                    return Ok(SinkEnd { entries, content_bytes, stream_digest: None, device_size: None, notes });
+                    return Ok(SinkEnd { entries, content_bytes, ..SinkEnd::default() });
                 }
                 Next::Abort => return Err(Stopped),
             }
@@ -214,6 +226,8 @@ enum Failure {
     Destination(String, Errno),
     /// The peer: what arrived cannot be meant.
     Verification(String),
+    /// The command that takes it: what it did, and how it ended.
+    Command(String, Option<Exit>),
     /// Ourselves.
     Bug(String),
 }
@@ -223,6 +237,7 @@ impl From<Failure> for Error {
         match failure {
             Failure::Destination(what, errno) => Error::Destination { what, source: errno.into() },
             Failure::Verification(what) => Error::Verification(what),
+            Failure::Command(what, exit) => Error::Command { what, producer: false, exit },
             Failure::Bug(what) => Error::Bug(what),
         }
     }

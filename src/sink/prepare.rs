@@ -8,12 +8,12 @@
 //! | block device | refused | its bytes | its bytes | its bytes |
 //! | standard input | refused (foreign archives are not unpacked yet) | its bytes | its bytes | its bytes |
 //!
-//! A device must be had alone, and have room for what is offered as far as that is known. A destination that does not exist becomes a directory for a tree, a file for the rest, and always a directory if it
+//! A command that takes what comes is given what `-` would be. A device must be had alone, and have room for what is offered as far as that is known. A destination that does not exist becomes a directory for a tree, a file for the rest, and always a directory if it
 //! ends in a slash. Nothing is ever replaced: a directory must hold nothing but empty directories, mount points and
 //! `lost+found`, a file must be empty.
 
 use std::collections::HashMap;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -25,10 +25,13 @@ use std::sync::Arc;
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags};
 
 use super::confine::{Confinement, Leave, confine};
+use super::consumer::Consumer;
 use super::disk::Disk;
 use super::jail::{Before, Identity, Jail};
+use super::output::Output;
 use super::shared::{Sharing, sharing};
 use super::{OnError, Recorder, Shared, Sink, raw, unpack};
+use crate::child::Child;
 use crate::error::{Error, escape};
 use crate::options::Destination;
 use crate::stats::Stats;
@@ -61,6 +64,8 @@ enum Target {
         directory: bool,
     },
     Device(Disk),
+    /// Not started yet.
+    Command(OsString),
 }
 
 impl Prepared {
@@ -78,6 +83,11 @@ impl Prepared {
                 }
                 let fd = rustix::io::fcntl_dupfd_cloexec(stdout, 0);
                 return Ok(Prepared::onto(fd.map_err(|e| failed("cannot use standard output", e))?));
+            }
+            Destination::Run(command) => {
+                let shown = format!("the command '{}'", escape(command.as_bytes()));
+                let target = Target::Command(command.clone());
+                return Ok(Prepared { target, shown, recorder: None, confinement: None });
             }
             Destination::Path(path) => path,
         };
@@ -114,7 +124,7 @@ impl Prepared {
     pub fn sharing(&self) -> Vec<Sharing> {
         match &self.target {
             // A device that is open stays what it is, whatever becomes of its name.
-            Target::Stdout(_) | Target::Device(_) => Vec::new(),
+            Target::Stdout(_) | Target::Device(_) | Target::Command(_) => Vec::new(),
             Target::Directory { fd, .. } => sharing(fd.as_fd()),
             Target::File { parent, .. } | Target::Missing { parent, .. } => sharing(parent.as_fd()),
         }
@@ -161,6 +171,14 @@ impl Prepared {
         let directory = self.becomes_directory(offer);
         let on_error: OnError = Box::new(on_error);
         let shared = Shared::new(self.shown, stats, on_error, self.recorder);
+        // Before this thread is confined and signals are ignored, which the command would inherit.
+        let command = match &self.target {
+            Target::Command(command) => Some(Child::consumer(command).map_err(|source| Error::Destination {
+                what: format!("cannot start {}", shared.destination),
+                source,
+            })?),
+            _ => None,
+        };
         crate::sys::ignore_file_size_signal();
         let confine = |leave: &[(BorrowedFd<'_>, Leave)]| {
             if let Some(Confinement { also, tell }) = self.confinement {
@@ -170,7 +188,7 @@ impl Prepared {
         };
         match self.target {
             Target::Stdout(fd) => {
-                let output = raw::Output::new(fd);
+                let output = Output::new(fd);
                 confine(&[]);
                 Sink::start(shared, move |inlet, shared| raw::run(inlet, output, None, layout, shared))
             }
@@ -178,6 +196,16 @@ impl Prepared {
                 let file = raw::File::create(parent, name.clone(), Some(empty), &shared)?;
                 confine(&[(file.parent(), Leave::Names)]);
                 Sink::start(shared, move |inlet, shared| raw::run(inlet, file, Some(name), layout, shared))
+            }
+            Target::Command(_) => {
+                let command = command.expect("it was started above");
+                let child = command.0.clone();
+                let consumer = Consumer::new(command);
+                confine(&[]);
+                let start = move |inlet, shared: &Arc<Shared>| raw::run(inlet, consumer, None, layout, shared);
+                let mut sink = Sink::start(shared, start)?;
+                sink.command = Some(child);
+                Ok(sink)
             }
             Target::Device(disk) => {
                 confine(&[]);
@@ -203,7 +231,7 @@ impl Prepared {
 
     fn becomes_directory(&self, offer: &Offer) -> bool {
         match &self.target {
-            Target::Stdout(_) | Target::File { .. } | Target::Device(_) => false,
+            Target::Stdout(_) | Target::File { .. } | Target::Device(_) | Target::Command(_) => false,
             Target::Directory { .. } => true,
             Target::Missing { directory, .. } => *directory || matches!(offer, Offer::Tree { .. }),
         }

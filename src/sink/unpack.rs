@@ -54,7 +54,7 @@ pub(super) fn run(mut inlet: Inlet, jail: Jail, workers: usize, shared: &Arc<Sha
     shared.stats.watch(Stage::Sync).busy.add(time);
     synced?;
     let (entries, content_bytes) = (shared.entries.load(Relaxed), shared.content_bytes.load(Relaxed));
-    Ok(SinkEnd { entries, content_bytes, stream_digest: None, device_size: None, notes: shared.take_notes() })
+    Ok(SinkEnd { entries, content_bytes, notes: shared.take_notes(), ..SinkEnd::default() })
 }
 
 /// Where in the archive the next chunk begins.

@@ -39,6 +39,7 @@ mod select;
 mod stream;
 mod walk;
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -54,6 +55,7 @@ pub use notes::NoteSink;
 pub use record::{ChunkLines, Recorder};
 pub use select::Selection;
 
+use crate::child::Child;
 use crate::chunk::Pool;
 use crate::error::{Error, escape};
 use crate::ids::Seq;
@@ -66,7 +68,7 @@ use dirs::Dirs;
 use fill::{Context, Job};
 use named::Named;
 use plan::{Emitter, Planner};
-use stream::{StreamError, send_stream};
+use stream::{Origin, StreamError, send_stream};
 use walk::Walk;
 
 /// A source at work.
@@ -140,7 +142,7 @@ fn begin(tree: Tree, layout: Layout, pool: Arc<Pool>, context: Context, workers:
             let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
             let fd = rustix::fs::openat(CWD, &path, flags, Mode::empty())
                 .map_err(|errno| StreamError::Read(Error::Source { path: path.clone(), source: errno.into() }))?;
-            send_stream(fd, &path, &mut emitter)?;
+            send_stream(&Origin { fd: fd.as_fd(), name: &path, producer: None }, &mut emitter)?;
             Ok(emitter)
         }
         (Named::Device { .. }, Layout::Archive) => Err(refused("a device is not a tree")),
@@ -174,7 +176,22 @@ const REHEARSAL_CHUNKS: usize = 8;
 /// Start to read standard input as a raw stream.
 pub fn start_stdin(pool: Arc<Pool>, stats: Arc<Stats>, notes: Arc<NoteSink>) -> Running {
     run(pool, Context::new(stats, notes), Stage::Input, |mut emitter| {
-        send_stream(rustix::stdio::stdin(), Path::new("standard input"), &mut emitter)?;
+        let (fd, name) = (rustix::stdio::stdin(), Path::new("standard input"));
+        send_stream(&Origin { fd, name, producer: None }, &mut emitter)?;
+        Ok(emitter)
+    })
+}
+
+/// Start to read what a command writes as a raw stream; it ends well only if the command does.
+pub fn start_command(
+    (child, output): (Arc<Child>, OwnedFd),
+    pool: Arc<Pool>,
+    stats: Arc<Stats>,
+    notes: Arc<NoteSink>,
+) -> Running {
+    run(pool, Context::new(stats, notes), Stage::Input, move |mut emitter| {
+        let name = Path::new("the command's output");
+        send_stream(&Origin { fd: output.as_fd(), name, producer: Some(&child) }, &mut emitter)?;
         Ok(emitter)
     })
 }

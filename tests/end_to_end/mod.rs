@@ -2,6 +2,7 @@
 
 mod changing;
 mod closed;
+mod commands;
 mod compression;
 mod confined;
 mod damage;

@@ -61,8 +61,8 @@ fn send_fd(fd: OwnedFd) -> Sent {
 fn start_fd(fd: OwnedFd, pool: Arc<Pool>) -> (Running, Arc<NoteSink>, Arc<Stats>) {
     let (stats, notes) = (Arc::new(Stats::default()), Arc::new(NoteSink::new()));
     let context = Context::new(stats.clone(), notes.clone());
-    let running = run(pool, context, Stage::Input, |mut emitter| {
-        send_stream(fd, Path::new("the pipe"), &mut emitter)?;
+    let running = run(pool, context, Stage::Input, move |mut emitter| {
+        send_stream(&Origin { fd: fd.as_fd(), name: Path::new("the pipe"), producer: None }, &mut emitter)?;
         Ok(emitter)
     });
     (running, notes, stats)
