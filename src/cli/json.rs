@@ -525,8 +525,16 @@ mod tests {
     #[test]
     fn a_failure_has_its_code_and_what_to_try() {
         let read: Value = serde_json::from_str(&failure("no \"x\"", ExitCode::Network, Some("try"))).unwrap();
-        assert_eq!(read, json!({ "error": "no \"x\"", "code": 4, "hint": "try" }));
+        assert_eq!(read, json!({ "error": "no \"x\"", "code": 4, "hint": "try", "command": null }));
         let read: Value = serde_json::from_str(&failure("", ExitCode::Bug, None)).unwrap();
-        assert_eq!(read, json!({ "error": "", "code": 70, "hint": null }));
+        assert_eq!(read, json!({ "error": "", "code": 70, "hint": null, "command": null }));
+        for (exit, status, signal) in
+            [(Exit::Status(3), json!(3), json!(null)), (Exit::Signal(9), json!(null), json!(9))]
+        {
+            let error = Error::Command { what: "c".into(), producer: false, exit: Some(exit) };
+            let read: Value = serde_json::from_str(&failed(&error)).unwrap();
+            assert_eq!((&read["code"], &read["error"]), (&json!(5), &json!("c")));
+            assert_eq!(read["command"], json!({ "status": status, "signal": signal }));
+        }
     }
 }
