@@ -94,8 +94,7 @@
 //! - Reading a file again to send it again, and checksums of whole files before sending.
 //! - Replacing anything in a destination: one that holds more than empty directories is refused.
 //! - In this version: encryption and authentication (the wire has their place; whoever reaches the port can talk to
-//!   it), resuming after either process has ended, starting the receiver over ssh, extended attributes, ACLs, devices
-//!   inside a tree and holes.
+//!   it), resuming after either process has ended, starting the receiver over ssh, devices inside a tree and holes.
 
 pub mod archive;
 pub mod child;

@@ -89,6 +89,15 @@ pub const NAME_LEN_MAX: usize = 255;
 /// A symbolic link's target, bytes: what Linux can store.
 pub const TARGET_LEN_MAX: usize = 4095;
 
+/// The name of an extended attribute and its value, bytes, as Linux has them.
+pub const XATTR_NAME_MAX: usize = 255;
+/// See [`XATTR_NAME_MAX`].
+pub const XATTR_VALUE_MAX: usize = 64 << 10;
+
+/// Names and values of all extended attributes of one entry, bytes; what is beyond is left out and named. With the
+/// longest paths even less has room in [`PAX_LEN_MAX`].
+pub const XATTRS_LEN_MAX: usize = 512 << 10;
+
 /// Body of one pax header, bytes. With its two blocks and the entry's it must fit in one chunk.
 pub const PAX_LEN_MAX: usize = 800 << 10;
 

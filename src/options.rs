@@ -228,6 +228,8 @@ pub struct SendOptions {
     /// Chunks this side holds at most, 1 to [`limits::WINDOW_MAX`]; `None` lets the program choose, see
     /// [`Window::chosen`].
     pub window_chunks: Option<u32>,
+    /// What is read of entries.
+    pub keep: Keep,
     /// Where the BLAKE3 of every file is written to, if anywhere.
     pub manifest: Option<PathBuf>,
     /// Where events go.
@@ -263,11 +265,44 @@ impl Destination {
     }
 }
 
+/// What is kept of entries beside content, mode, owner and time: everything, unless told otherwise.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Keep {
+    /// Extended attributes, file capabilities among them.
+    pub xattrs: bool,
+    /// POSIX access control lists.
+    pub acls: bool,
+}
+
+impl Default for Keep {
+    fn default() -> Keep {
+        Keep { xattrs: true, acls: true }
+    }
+}
+
 /// What the receiver lets pass that it otherwise would not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Allow {
     /// As root: a destination that everybody can write to, or that lies in such a directory.
     pub shared: bool,
+    /// Setuid and setgid bits of files.
+    pub suid: bool,
+    /// Character and block devices.
+    pub devices: bool,
+    /// File capabilities.
+    pub caps: bool,
+    /// Extended attributes of the namespace trusted.
+    pub trusted: bool,
+    /// Labels of security modules (SELinux, IMA, EVM and the like), which mean something on the sender's system.
+    pub labels: bool,
+}
+
+impl Allow {
+    /// What a sender gets that has proved who it is, beside what is allowed anyway.
+    #[must_use]
+    pub fn to_a_known_sender(self) -> Allow {
+        Allow { suid: true, devices: true, caps: true, trusted: true, ..self }
+    }
 }
 
 /// The receiving side of a transfer.
@@ -285,6 +320,8 @@ pub struct RecvOptions {
     pub hidden: bool,
     /// What is let pass.
     pub allow: Allow,
+    /// What is set on entries.
+    pub keep: Keep,
     /// With every link silent, how long to wait for one.
     pub timeout: Duration,
     /// Chunks this side holds at most, 1 to [`limits::WINDOW_MAX`]; `None` lets the program choose, see
@@ -350,6 +387,7 @@ impl SendOptions {
             sockets: SocketOptions::default(),
             timeout: limits::TIMEOUT_DEFAULT,
             window_chunks: None,
+            keep: Keep::default(),
             manifest: None,
             observer: Arc::new(|_| {}),
         }
@@ -366,6 +404,7 @@ impl RecvOptions {
             sockets: SocketOptions::default(),
             hidden: false,
             allow: Allow::default(),
+            keep: Keep::default(),
             timeout: limits::TIMEOUT_DEFAULT,
             window_chunks: None,
             manifest: None,

@@ -46,15 +46,23 @@ pub enum NoteKind {
     Withheld = 11,
     /// A pseudo file system (/proc and the like) is mounted on it; the mount point went, nothing in it.
     Pseudo = 12,
+    /// An extended attribute could not be read or set.
+    Xattr = 13,
+    /// An access control list could not be read or set.
+    Acl = 14,
+    /// An attribute of the file system's own (its flags, an ACL of NFSv4): not carried by design.
+    OtherXattr = 15,
+    /// An attribute that is not ours to set: another system's label, or what only root may give.
+    NotOurs = 16,
 }
 
 impl NoteKind {
     /// Every kind, in the wire's order.
-    pub const ALL: [NoteKind; 12] = {
+    pub const ALL: [NoteKind; 16] = {
         use NoteKind::*;
         [
             Vanished, Shrank, Changed, Unreadable, ReadError, NotCarried, Socket, NotCreated, Attribute, Owner,
-            Withheld, Pseudo,
+            Withheld, Pseudo, Xattr, Acl, OtherXattr, NotOurs,
         ]
     };
 
@@ -65,7 +73,8 @@ impl NoteKind {
 
     /// Whether a transfer with such a note is less than whole.
     pub fn is_loss(self) -> bool {
-        !matches!(self, NoteKind::Socket | NoteKind::Owner | NoteKind::Pseudo)
+        use NoteKind::{NotOurs, OtherXattr, Owner, Pseudo, Socket};
+        !matches!(self, Socket | Owner | Pseudo | OtherXattr | NotOurs)
     }
 }
 

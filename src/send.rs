@@ -121,7 +121,7 @@ impl Source {
             Sources::Stdin => Ok(Source::Stdin),
             Sources::Run(command) => Ok(Source::Run(command.clone())),
             Sources::Paths(paths) => {
-                let tree = source::open_tree(paths)?;
+                let tree = source::open_tree(paths)?.keeping(options.keep);
                 Ok(Source::Tree(Box::new(tree.selected(Selection::open(&options.select)?)?)))
             }
         }

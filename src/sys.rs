@@ -2,11 +2,13 @@
 
 #![allow(unsafe_code)]
 
+use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// How many descriptors this process may have, after the limit has been raised as far as the system lets us.
@@ -38,6 +40,60 @@ pub fn is_ignored(signal: i32) -> bool {
 pub fn ignore_file_size_signal() {
     // SAFETY: SIG_IGN installs no handler, so no code of ours runs in signal context; no memory is passed.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
+/// The names of the extended attributes of `name` in `dir`, which is not followed: each with its NUL, appended to `out`,
+/// of which the spare capacity is offered. `ENOSYS` before Linux 6.13.
+pub fn listxattrat(dir: BorrowedFd<'_>, name: &CStr, out: &mut Vec<u8>) -> Result<(), Errno> {
+    const NUMBER: libc::c_long = 465;
+    let room = out.spare_capacity_mut();
+    // SAFETY: the descriptor is open, since it is borrowed; the name ends in a NUL; the kernel writes at most as many
+    // bytes as there is room for, to memory that is ours, and says how many it wrote.
+    let done = unsafe {
+        libc::syscall(NUMBER, dir.as_raw_fd(), name.as_ptr(), libc::AT_SYMLINK_NOFOLLOW, room.as_mut_ptr(), room.len())
+    };
+    extend(out, done)
+}
+
+/// The value of one of these attributes, likewise.
+pub fn getxattrat(dir: BorrowedFd<'_>, name: &CStr, attribute: &CStr, out: &mut Vec<u8>) -> Result<(), Errno> {
+    const NUMBER: libc::c_long = 464;
+    /// `struct xattr_args` of linux/xattr.h.
+    #[repr(C, align(8))]
+    struct Args {
+        value: u64,
+        size: u32,
+        flags: u32,
+    }
+    let room = out.spare_capacity_mut();
+    let size = u32::try_from(room.len()).unwrap_or(u32::MAX);
+    let args = Args { value: room.as_mut_ptr() as u64, size, flags: 0 };
+    // SAFETY: the descriptor is open, since it is borrowed; both names end in a NUL; the kernel reads `args`, whose size
+    // it is told, and writes at most `size` bytes to memory that is ours and has as many, and says how many it wrote.
+    let done = unsafe {
+        libc::syscall(
+            NUMBER,
+            dir.as_raw_fd(),
+            name.as_ptr(),
+            libc::AT_SYMLINK_NOFOLLOW,
+            attribute.as_ptr(),
+            &raw const args,
+            size_of::<Args>(),
+        )
+    };
+    extend(out, done)
+}
+
+/// Take over what a call wrote to a vector's spare capacity.
+fn extend(out: &mut Vec<u8>, done: libc::c_long) -> Result<(), Errno> {
+    let Ok(written) = usize::try_from(done) else {
+        return Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO));
+    };
+    let len = (out.len() + written).min(out.capacity());
+    // SAFETY: the kernel has written that many bytes after the vector's own, and it never writes more than it was
+    // offered, which was no more than the capacity.
+    unsafe { out.set_len(len) };
+    Ok(())
 }
 
 /// Set `SO_RCVLOWAT`, bytes; the kernel caps it at half of the socket's buffer. See socket(7).

@@ -89,7 +89,7 @@ impl Tree {
         }
         let mtime = TIMES[self.members.len() % TIMES.len()];
         let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-        let entry = Entry { path, kind, mode: 0o755, uid, gid, mtime };
+        let entry = Entry { path, kind, mode: 0o755, uid, gid, mtime, extras: None };
         entry.check().expect("the archive can carry it");
         assert_eq!(self.places.insert(entry.path.clone(), self.members.len()), None, "a path twice");
         self.members.push((entry, content.to_vec()));

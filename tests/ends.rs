@@ -368,10 +368,13 @@ impl Outcome {
     }
 }
 
-/// Send `source` into `dest` and expect success on both ends.
+/// What a receiver needs to keep all that lends rights.
+pub const TRUSTING: &[&str] = &["--allow", "suid,devices,caps,trusted"];
+
+/// Send `source` into `dest`, which keeps everything, and expect success on both ends.
 #[track_caller]
 pub fn transfer(source: impl AsRef<OsStr>, dest: impl AsRef<OsStr>, args: &[&str]) -> (Outcome, Outcome) {
-    let receiver = recv(dest).start();
+    let receiver = recv(dest).args(TRUSTING).start();
     let sender = send(source, receiver.port()).args(args).outcome();
     let receiver = receiver.wait();
     assert_eq!((sender.code, receiver.code), (Some(0), Some(0)), "{sender:?}\n{receiver:?}");

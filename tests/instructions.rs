@@ -37,6 +37,7 @@ fn entries(count: u32) -> Vec<Entry> {
         mode: 0o644,
         uid: 1000,
         gid: 1000,
+        extras: None,
         mtime: Timestamp { secs: 1_700_000_000 + i64::from(i), nanos: 123_456_789 },
     };
     (0..count).map(entry).collect()

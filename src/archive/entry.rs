@@ -1,10 +1,12 @@
 //! One member of the archive, and the rules that every entry on either side obeys.
 
-use super::ArchiveError;
-use crate::error::escape;
-use crate::limits::{NAME_LEN_MAX, PATH_LEN_MAX, TARGET_LEN_MAX};
+use std::sync::Arc;
 
-/// One member of the archive, without its content. Extended attributes and ACLs will be fields here.
+use super::{ArchiveError, Extras, header_len};
+use crate::error::escape;
+use crate::limits::{NAME_LEN_MAX, PATH_LEN_MAX, PAX_LEN_MAX, TARGET_LEN_MAX};
+
+/// One member of the archive, without its content.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
     /// Where it is, relative to the transfer's root: no slash at either end, any bytes but NUL. Empty is the root.
@@ -19,6 +21,8 @@ pub struct Entry {
     pub gid: u32,
     /// When its content was last changed.
     pub mtime: Timestamp,
+    /// What else there is; `None` if nothing.
+    pub extras: Option<Arc<Extras>>,
 }
 
 /// What an entry is. Character and block devices will be variants here, a sparse file a map beside the size.
@@ -118,6 +122,24 @@ impl Entry {
         }
         if self.mtime.nanos >= 1_000_000_000 {
             return Err(ArchiveError::Number { field: "mtime" });
+        }
+        self.extras.as_ref().map_or(Ok(()), |extras| self.check_extras(extras))
+    }
+
+    fn check_extras(&self, extras: &Extras) -> Result<(), ArchiveError> {
+        let has_acl = extras.access_acl.is_some() || extras.default_acl.is_some();
+        let wrong = match &self.kind {
+            EntryKind::Hardlink { .. } => Some("are on a hard link, whose first name has them"),
+            EntryKind::Symlink { .. } if has_acl => Some("have an ACL on a symbolic link"),
+            kind if !kind.is_directory() && extras.default_acl.is_some() => Some("have a default ACL on no directory"),
+            _ => extras.wrong(),
+        };
+        if let Some(why) = wrong {
+            return Err(ArchiveError::Extras { path: shown(&self.path), why });
+        }
+        // Two blocks and the padding of the body are the least that comes on top of it.
+        if header_len(self) > PAX_LEN_MAX {
+            return Err(ArchiveError::Extras { path: shown(&self.path), why: "are too large to be carried" });
         }
         Ok(())
     }

@@ -29,6 +29,9 @@
 //! | `size` | 8 GiB and more | 0 |
 //! | `uid`, `gid` | more than 2097151 | 0 |
 //! | `mtime` | fraction of a second, before 1970, or from 8589934592 s (2242) on | whole seconds, or 0 if out of range |
+//! | `SCHILY.acl.access` | it has an ACL | the mode, whose group bits are the mask |
+//! | `SCHILY.acl.default` | it is a directory that has one | |
+//! | `SCHILY.xattr.NAME`, in the order of the names | it has that extended attribute | |
 //!
 //! Names in the block are bytes in no particular charset, which is how readers take them.
 //!
@@ -36,6 +39,14 @@
 //! searching for the newline: a value may hold anything, `\n` and what looks like the next record included. Numbers
 //! are decimal without leading zeros; a time has up to nine digits of fraction without trailing zeros, and -1.5 is
 //! half a second before -1.
+//!
+//! *ACL.* One line for each entry, its final newline included: `user::rwx`, `user:ID:r--`, `group::r-x`, `group:ID:r--`,
+//! `mask::rwx`, `other::---`, in this order, ids in numbers and rising. That is how GNU tar writes them, save that it
+//! writes names where it finds any; GNU tar and bsdtar read numbers.
+//!
+//! *Extended attributes.* Of the namespaces `user`, `trusted` and `security`; a name's `%` is `%25` in the key and its
+//! `=` is `%3D`, as with GNU tar. The value is as it is. All that one entry has is at most [`limits::XATTRS_LEN_MAX`]. A
+//! hard link has neither attributes nor ACL: the entry that it is one more name of has them.
 //!
 //! Nothing else exists: no global headers, no GNU types, no base-256 numbers. So an entry has exactly one encoding, and
 //! [`Parser`] accepts no other: what it accepts is, byte for byte, what [`write_header`] writes. Any difference between
@@ -45,13 +56,14 @@
 //! Foreign readers, as far as they differ. bsdtar 3.6 adds the fraction of a time before 1970 instead of subtracting it,
 //! gives no times to a directory that was there before (the one it extracts into), and wants a UTF-8 locale for
 //! records that are not ASCII. GNU tar 1.34 takes names as they are, but prints a line for each `hdrcharset`, which is
-//! why it is used only where bsdtar needs it.
+//! why it is used only where bsdtar needs it. bsdtar does not undo the escapes in names of extended attributes.
 //!
-//! Extended attributes, ACLs, device nodes and holes are not carried yet. Their place is a field of [`Entry`] or a
-//! variant of [`EntryKind`] and a record in the table above (`SCHILY.xattr.*`, `SCHILY.acl.*`, `GNU.sparse.*`); until
-//! then such records and types are refused by name like any other unknown one.
+//! Device nodes and holes are not carried yet. Their place is a variant of [`EntryKind`] and records in the table above
+//! (`GNU.sparse.*`); until then such records and types are refused by name like any other unknown one.
 
+mod acl;
 mod entry;
+mod extras;
 mod header;
 mod parse;
 mod pax;
@@ -59,7 +71,9 @@ mod pax;
 mod tests;
 mod write;
 
+pub use acl::{Acl, AclEntry, AclWho};
 pub use entry::{Entry, EntryKind, Timestamp};
+pub use extras::{Extras, Xattr};
 pub use parse::{Parsed, Parser, check_padding};
 pub use write::{header_len, write_header};
 
@@ -139,6 +153,20 @@ pub enum ArchiveError {
     Target {
         /// The link's path, escaped, its beginning if it is long.
         path: String,
+    },
+    /// Extended attributes or ACLs that must not or cannot be carried.
+    #[error("the attributes of '{path}' {why}")]
+    Extras {
+        /// The entry's path, escaped, its beginning if it is long.
+        path: String,
+        /// What is wrong with them.
+        why: &'static str,
+    },
+    /// An ACL's text that Linux would not take, or that the dialect writes otherwise.
+    #[error("{key} is not the text of an ACL")]
+    Acl {
+        /// The record's key.
+        key: &'static str,
     },
     /// Something that is not a file claims to have content.
     #[error("an entry that is not a file has a size")]

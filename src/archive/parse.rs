@@ -4,11 +4,13 @@
 //! entry is written again, and must give the same bytes. The second step costs about a third of a microsecond
 //! and is what makes the dialect closed: no field, order or spelling is left that another reader could see differently.
 
+use std::sync::Arc;
+
 use super::entry::shown;
 use super::header::{Fields, read_block};
 use super::pax::{parse_decimal, parse_time, split_record};
-use super::write::is_header;
-use super::{ArchiveError, BLOCK_LEN, END, Entry, EntryKind, Timestamp, padding};
+use super::write::{ACCESS_ACL, DEFAULT_ACL, XATTR, is_header};
+use super::{Acl, ArchiveError, BLOCK_LEN, END, Entry, EntryKind, Extras, Timestamp, Xattr, padding};
 use crate::limits::PAX_LEN_MAX;
 
 /// One entry found in the bytes. Its content, if it has any, begins `header_len` bytes further on.
@@ -62,7 +64,7 @@ impl Parser {
             }
         }
         header_len += BLOCK_LEN;
-        let entry = assemble(&fields, &records)?;
+        let entry = assemble(&fields, records)?;
         entry.check()?;
 
         if !is_header(&entry, &bytes[..header_len], &mut self.canonical) {
@@ -110,6 +112,7 @@ struct Records<'a> {
     uid: Option<u64>,
     gid: Option<u64>,
     mtime: Option<Timestamp>,
+    extras: Extras,
 }
 
 impl Records<'_> {
@@ -125,10 +128,25 @@ impl Records<'_> {
                 b"uid" => set("uid", &mut records.uid, number("uid", parse_decimal(value))?)?,
                 b"gid" => set("gid", &mut records.gid, number("gid", parse_decimal(value))?)?,
                 b"mtime" => set("mtime", &mut records.mtime, number("mtime", parse_time(value))?)?,
-                _ => return Err(ArchiveError::UnknownKey { key: shown(key) }),
+                _ => records.extra(key, value)?,
             }
         }
         Ok(records)
+    }
+
+    fn extra(&mut self, key: &[u8], value: &[u8]) -> Result<(), ArchiveError> {
+        let acl = |key| Acl::from_text(value).ok_or(ArchiveError::Acl { key });
+        if key == ACCESS_ACL.as_bytes() {
+            set(ACCESS_ACL, &mut self.extras.access_acl, acl(ACCESS_ACL)?)
+        } else if key == DEFAULT_ACL.as_bytes() {
+            set(DEFAULT_ACL, &mut self.extras.default_acl, acl(DEFAULT_ACL)?)
+        } else if let Some(name) = key.strip_prefix(XATTR.as_bytes()) {
+            let name = Xattr::unescape_name(name);
+            self.extras.xattrs.push(Xattr { name, value: value.to_vec() });
+            Ok(())
+        } else {
+            Err(ArchiveError::UnknownKey { key: shown(key) })
+        }
     }
 }
 
@@ -143,7 +161,7 @@ fn number<T>(field: &'static str, value: Option<T>) -> Result<T, ArchiveError> {
     value.ok_or(ArchiveError::Number { field })
 }
 
-fn assemble(fields: &Fields<'_>, records: &Records<'_>) -> Result<Entry, ArchiveError> {
+fn assemble(fields: &Fields<'_>, records: Records<'_>) -> Result<Entry, ArchiveError> {
     let size = records.size.unwrap_or(fields.size);
     let target = records.linkpath.unwrap_or(fields.linkname).to_vec();
     let kind = match fields.type_flag {
@@ -159,12 +177,13 @@ fn assemble(fields: &Fields<'_>, records: &Records<'_>) -> Result<Entry, Archive
     }
     let id = |field, record: Option<u64>, base| number(field, u32::try_from(record.unwrap_or(base)).ok());
     Ok(Entry {
-        path: assemble_path(fields, records, kind.is_directory()),
+        path: assemble_path(fields, &records, kind.is_directory()),
         kind,
         mode: number("mode", u32::try_from(fields.mode).ok())?,
         uid: id("uid", records.uid, fields.uid)?,
         gid: id("gid", records.gid, fields.gid)?,
         mtime: records.mtime.unwrap_or(Timestamp { secs: fields.mtime as i64, nanos: 0 }),
+        extras: (!records.extras.is_empty()).then(|| Arc::new(records.extras)),
     })
 }
 
@@ -196,7 +215,7 @@ mod tests {
 
     fn entry(path: &str, kind: EntryKind) -> Entry {
         let mtime = Timestamp { secs: 1_700_000_000, nanos: 0 };
-        Entry { path: path.into(), kind, mode: 0o644, uid: 1000, gid: 1000, mtime }
+        Entry { path: path.into(), kind, mode: 0o644, uid: 1000, gid: 1000, mtime, extras: None }
     }
 
     fn file(path: &str) -> Entry {
@@ -270,10 +289,12 @@ mod tests {
         let name = "n".repeat(120) + "x\n15 path=evil.x\n";
         assert_eq!(parse(&written(&file(&name))).unwrap().unwrap().entry.path, name.as_bytes());
 
-        // The same in an extended attribute: not carried yet, and the key that is named is the real one.
-        let mut hostile = extended(&[("SCHILY.xattr.user.a", b"x\n15 path=evil.x\n")]);
-        hostile.extend(written(&file("good")));
-        assert_eq!(refused(&hostile), ArchiveError::UnknownKey { key: "SCHILY.xattr.user.a".into() });
+        // The same in an extended attribute's value, and in its name.
+        let value = b"x\n15 path=evil.x\n";
+        for name in [&b"user.a"[..], b"user.\n15 path=evil.x\n"] {
+            let entry = with_xattrs(&[(name, value)]);
+            assert_eq!(parse(&written(&entry)).unwrap().unwrap().entry, entry);
+        }
     }
 
     #[test]
@@ -341,7 +362,19 @@ mod tests {
         assert_eq!(refused(&[&good[..], &good, &base].concat()), ArchiveError::TwoExtended);
         let twice = extended(&[("path", &path), ("path", &path)]);
         assert_eq!(refused(&[&twice[..], &base].concat()), ArchiveError::DuplicateKey { key: "path" });
-        for key in ["comment", "atime", "GNU.sparse.major", "SCHILY.acl.access", "Path", "uname", "", "a\nb"] {
+        for key in [
+            "comment",
+            "atime",
+            "GNU.sparse.major",
+            "SCHILY.acl.ace",
+            "SCHILY.xattr",
+            "RHT.security.selinux",
+            "LIBARCHIVE.xattr.user.a",
+            "Path",
+            "uname",
+            "",
+            "a\nb",
+        ] {
             let bytes = [extended(&[(key, b"1")]), base.clone()].concat();
             assert_eq!(refused(&bytes), ArchiveError::UnknownKey { key: crate::error::escape(key.as_bytes()) });
         }
@@ -349,6 +382,84 @@ mod tests {
         assert_eq!(refused(&too_long), ArchiveError::ExtendedTooLong { len: PAX_LEN_MAX as u64 + 1 });
         // Followed by the end instead of an entry.
         assert_eq!(refused(&[&good[..], &END].concat()), ArchiveError::NotUstar);
+    }
+
+    fn with_xattrs(xattrs: &[(&[u8], &[u8])]) -> Entry {
+        let xattrs = xattrs.iter().map(|(name, value)| Xattr { name: name.to_vec(), value: value.to_vec() }).collect();
+        Entry { extras: Some(Arc::new(Extras { xattrs, ..Extras::default() })), ..file("f") }
+    }
+
+    #[test]
+    fn extended_attributes_have_one_place_each_and_one_spelling() {
+        let base = || block(b'0', "f", |f| f.size = 5);
+        let of = |records: &[(&str, &[u8])]| parse(&[extended(records), base()].concat());
+        let good: [(&[u8], &[u8]); 4] =
+            [(b"security.capability", b"\0"), (b"trusted.t", b""), (b"user.a=%", b"a=b\nc"), (b"user.b", b"")];
+        let records: [(&str, &[u8]); 4] = [
+            ("SCHILY.xattr.security.capability", b"\0"),
+            ("SCHILY.xattr.trusted.t", b""),
+            ("SCHILY.xattr.user.a%3D%25", b"a=b\nc"),
+            ("SCHILY.xattr.user.b", b""),
+        ];
+        assert_eq!(of(&records).unwrap().unwrap().entry, with_xattrs(&good));
+        for wrong in [
+            &[("SCHILY.xattr.user.a", &b"1"[..]), ("SCHILY.xattr.user.a", b"1")][..],
+            &[("SCHILY.xattr.user.b", b""), ("SCHILY.xattr.user.a", b"")],
+            &[("SCHILY.xattr.system.posix_acl_access", b"")],
+            &[("SCHILY.xattr.", b"")],
+            &[("SCHILY.xattr.user.", b"")],
+            &[("SCHILY.xattr.user.a\0", b"")],
+            &[("SCHILY.xattr.user.a", &[0; crate::limits::XATTR_VALUE_MAX + 1])],
+        ] {
+            assert!(matches!(of(wrong), Err(ArchiveError::Extras { .. })), "{}", wrong[0].0);
+        }
+        for wrong in [
+            &[("SCHILY.xattr.user.%3d", &b"1"[..])][..],
+            &[("SCHILY.xattr.user.%41", b"1")],
+            &[("SCHILY.xattr.user.%", b"1")],
+            &[("SCHILY.xattr.user.a", b"1"), ("mtime", b"5.5")],
+        ] {
+            assert!(matches!(of(wrong), Err(ArchiveError::NotCanonical { .. })), "{}", wrong[0].0);
+        }
+    }
+
+    #[test]
+    fn an_acl_is_taken_only_as_it_would_be_written_and_where_it_can_be() {
+        const ACL: &[u8] = b"user::rwx\nuser:12345:rwx\ngroup::r-x\nmask::rwx\nother::r--\n";
+        let [access, default] = ["SCHILY.acl.access", "SCHILY.acl.default"];
+        let of = |type_flag, records: &[(&str, &[u8])]| {
+            let target: &[u8] = if matches!(type_flag, b'1' | b'2') { b"t" } else { b"" };
+            parse(&[extended(records), block(type_flag, "f", |f| f.linkname = target)].concat())
+        };
+        for (type_flag, records) in [
+            (b'0', &[(access, ACL)][..]),
+            (b'6', &[(access, ACL)]),
+            (b'5', &[(access, ACL), (default, ACL), ("SCHILY.xattr.user.a", b"")]),
+            (b'5', &[(default, ACL)]),
+            (b'2', &[("SCHILY.xattr.trusted.a", b"")]),
+        ] {
+            let entry = of(type_flag, records).unwrap().unwrap().entry;
+            let extras = entry.extras.unwrap();
+            assert!(extras.access_acl.iter().chain(&extras.default_acl).all(|acl| acl.to_text().as_bytes() == ACL));
+        }
+        for (type_flag, records) in [
+            (b'0', &[(default, ACL)][..]),
+            (b'2', &[(access, ACL)]),
+            (b'1', &[(access, ACL)]),
+            (b'1', &[("SCHILY.xattr.user.a", b"")]),
+        ] {
+            assert!(matches!(of(type_flag, records), Err(ArchiveError::Extras { .. })), "{records:?}");
+        }
+        let commas = b"user::rwx,group::r-x,other::r--";
+        for text in [&b""[..], b"user::rwx\n", commas, b"user:root:rwx\n", b"\x02\0\0\0"] {
+            assert_eq!(of(b'5', &[(access, text)]), Err(ArchiveError::Acl { key: "SCHILY.acl.access" }));
+            assert_eq!(of(b'5', &[(default, text)]), Err(ArchiveError::Acl { key: "SCHILY.acl.default" }));
+        }
+        assert_eq!(
+            of(b'5', &[(access, ACL), (access, ACL)]),
+            Err(ArchiveError::DuplicateKey { key: "SCHILY.acl.access" })
+        );
+        assert!(matches!(of(b'5', &[(default, ACL), (access, ACL)]), Err(ArchiveError::NotCanonical { .. })));
     }
 
     #[test]

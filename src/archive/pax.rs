@@ -29,10 +29,15 @@ fn digits(n: usize) -> usize {
 /// Write one record at the start of `out`; returns its length. The value comes in two parts, so that a directory's
 /// path and its slash need no copy.
 pub(super) fn write_record(key: &[u8], value: [&[u8]; 2], out: &mut [u8]) -> usize {
-    let len = record_len(key.len(), value[0].len() + value[1].len());
+    write_keyed([key, b""], value, out)
+}
+
+/// The same with a key in two parts, of which one may be foreign.
+pub(super) fn write_keyed(key: [&[u8]; 2], value: [&[u8]; 2], out: &mut [u8]) -> usize {
+    let len = record_len(key[0].len() + key[1].len(), value[0].len() + value[1].len());
     let prefix = Decimal::of(len as u64);
     let mut at = 0;
-    for part in [prefix.text(), b" ", key, b"=", value[0], value[1], b"\n"] {
+    for part in [prefix.text(), b" ", key[0], key[1], b"=", value[0], value[1], b"\n"] {
         out[at..at + part.len()].copy_from_slice(part);
         at += part.len();
     }

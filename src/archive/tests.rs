@@ -2,8 +2,9 @@
 //! crate's reader, as far as it can be believed, sees the same.
 
 use std::io::Read;
+use std::sync::Arc;
 
-use proptest::collection::vec;
+use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 
 use super::*;
@@ -25,6 +26,7 @@ fn the_longest_header_fits_a_chunk() {
         uid: u32::MAX - 1,
         gid: u32::MAX - 1,
         mtime: Timestamp { secs: i64::MIN, nanos: 1 },
+        extras: None,
     };
     assert!(header_len(&entry) <= crate::limits::CHUNK_LEN);
     let out = written(&entry);
@@ -88,12 +90,45 @@ fn mtime() -> impl Strategy<Value = Timestamp> {
     (secs, nanos).prop_map(|(secs, nanos)| Timestamp { secs, nanos })
 }
 
-fn entry() -> impl Strategy<Value = Entry> {
+/// Attributes of any bytes, a record that looks like a path among them.
+fn xattrs() -> impl Strategy<Value = Vec<Xattr>> {
+    let namespace = prop_oneof![4 => Just("user."), 1 => Just("trusted."), 1 => Just("security.")];
+    let name = (namespace, name_bytes(240)).prop_map(|(namespace, name)| [namespace.as_bytes(), &name].concat());
+    let value = prop_oneof![
+        8 => vec(any::<u8>(), 0..40),
+        2 => Just(b"x\n15 path=evil.x\n".to_vec()),
+        1 => vec(any::<u8>(), 400..700),
+    ];
+    btree_map(name, value, 0..4)
+        .prop_map(|xattrs| xattrs.into_iter().map(|(name, value)| Xattr { name, value }).collect())
+}
+
+/// What an entry of this kind may have.
+fn extras(kind: &EntryKind) -> impl Strategy<Value = Option<Arc<Extras>>> + use<> {
+    let may_have = !matches!(kind, EntryKind::Hardlink { .. });
+    let acl = |here: bool| {
+        if here { proptest::option::of(super::acl::tests::acl()).boxed() } else { Just(None).boxed() }
+    };
+    let access = acl(may_have && !matches!(kind, EntryKind::Symlink { .. }));
+    (any::<bool>(), xattrs(), access, acl(kind.is_directory())).prop_map(
+        move |(any, xattrs, access_acl, default_acl)| {
+            let extras = Extras { xattrs, access_acl, default_acl };
+            (any && may_have && !extras.is_empty()).then(|| Arc::new(extras))
+        },
+    )
+}
+
+fn entry() -> BoxedStrategy<Entry> {
     let root = Just((Vec::new(), EntryKind::Directory));
-    let placed = prop_oneof![1 => root, 30 => (path(), kind())];
+    let placed = prop_oneof![1 => root, 30 => (path(), kind())].boxed();
     (placed, 0..=0o7777u32, id(), id(), mtime())
-        .prop_map(|((path, kind), mode, uid, gid, mtime)| Entry { path, kind, mode, uid, gid, mtime })
+        .prop_flat_map(|(placed, mode, uid, gid, mtime)| {
+            let extras = extras(&placed.1);
+            (Just((placed, mode, uid, gid, mtime)), extras)
+        })
+        .prop_map(|(((path, kind), mode, uid, gid, mtime), extras)| Entry { path, kind, mode, uid, gid, mtime, extras })
         .prop_filter("a hard link to itself", |entry| entry.kind.target() != Some(&entry.path))
+        .boxed()
 }
 
 /// Entries whose content is there: as many bytes as the file's size, which is small.
@@ -121,7 +156,9 @@ fn archive(entries: &[Entry]) -> Vec<u8> {
 /// What the `tar` crate splits at newlines, and then reads wrongly or not at all.
 fn misread_by_tar_crate(entry: &Entry) -> bool {
     header_len(entry) > BLOCK_LEN
-        && (entry.path.contains(&b'\n') || entry.kind.target().is_some_and(|target| target.contains(&b'\n')))
+        && (entry.path.contains(&b'\n')
+            || entry.extras.is_some()
+            || entry.kind.target().is_some_and(|target| target.contains(&b'\n')))
 }
 
 proptest! {

@@ -1,8 +1,9 @@
-//! From an entry to the bytes of its header. Called once for each entry, small files included: no allocation.
+//! From an entry to the bytes of its header. Called once for each entry, small files included: no allocation, but
+//! for an ACL's text.
 
 use super::header::{Fields, NAME_FIELD_LEN, OCTAL_7_MAX, OCTAL_11_MAX, PREFIX_FIELD_LEN, write_block};
-use super::pax::{Decimal, record_len, write_record};
-use super::{BLOCK_LEN, Entry, EntryKind, padding};
+use super::pax::{Decimal, record_len, write_keyed, write_record};
+use super::{Acl, BLOCK_LEN, Entry, EntryKind, Xattr, padding};
 
 /// Bytes of an entry's header, a multiple of [`BLOCK_LEN`]: what [`write_header`] will write.
 pub fn header_len(entry: &Entry) -> usize {
@@ -39,6 +40,9 @@ fn write_extended(entry: &Entry, extended: &Extended<'_>, out: &mut [u8]) {
         for (key, value) in extended.records() {
             at += write_record(key, value, &mut out[at..]);
         }
+        for extra in extras(entry) {
+            at += extra.write(&mut out[at..]);
+        }
         out[at..base].fill(0);
     }
     write_block(&base_fields(entry, extended), &mut out[base..]);
@@ -58,7 +62,7 @@ struct Extended<'a> {
     mtime: Option<Decimal>,
     /// The path as the block takes it, if it does.
     split: Option<Split<'a>>,
-    /// Bytes of all records.
+    /// Bytes of all records, the extras' included.
     body_len: usize,
 }
 
@@ -85,7 +89,7 @@ impl Extended<'_> {
             body_len: 0,
         };
         let record_lens = extended.records().map(|(key, value)| record_len(key.len(), value[0].len() + value[1].len()));
-        extended.body_len = record_lens.sum();
+        extended.body_len = record_lens.sum::<usize>() + extras(entry).map(|extra| extra.len()).sum::<usize>();
         extended
     }
 
@@ -96,7 +100,7 @@ impl Extended<'_> {
         }
     }
 
-    /// Keys and values, in the order they are written.
+    /// Keys and values of all but the extras, in the order they are written.
     fn records(&self) -> impl Iterator<Item = (&'static [u8], Value<'_>)> {
         fn number(n: &Option<Decimal>) -> Option<Value<'_>> {
             n.as_ref().map(|n| [n.text(), b""])
@@ -111,6 +115,42 @@ impl Extended<'_> {
             (b"mtime", number(&self.mtime)),
         ];
         records.into_iter().filter_map(|(key, value)| Some((key, value?)))
+    }
+}
+
+/// The records that follow those.
+enum Extra<'a> {
+    Acl(&'static [u8], &'a Acl),
+    Xattr(&'a Xattr),
+}
+
+pub(super) const ACCESS_ACL: &str = "SCHILY.acl.access";
+pub(super) const DEFAULT_ACL: &str = "SCHILY.acl.default";
+/// What stands before the name.
+pub(super) const XATTR: &str = "SCHILY.xattr.";
+
+/// In the order they are written.
+fn extras(entry: &Entry) -> impl Iterator<Item = Extra<'_>> {
+    entry.extras.iter().flat_map(|extras| {
+        let access = extras.access_acl.iter().map(|acl| Extra::Acl(ACCESS_ACL.as_bytes(), acl));
+        let default = extras.default_acl.iter().map(|acl| Extra::Acl(DEFAULT_ACL.as_bytes(), acl));
+        access.chain(default).chain(extras.xattrs.iter().map(Extra::Xattr))
+    })
+}
+
+impl Extra<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Extra::Acl(key, acl) => record_len(key.len(), acl.to_text().len()),
+            Extra::Xattr(xattr) => record_len(XATTR.len() + xattr.escaped_name().len(), xattr.value.len()),
+        }
+    }
+
+    fn write(&self, out: &mut [u8]) -> usize {
+        match self {
+            Extra::Acl(key, acl) => write_record(key, [acl.to_text().as_bytes(), b""], out),
+            Extra::Xattr(xattr) => write_keyed([XATTR.as_bytes(), &xattr.escaped_name()], [&xattr.value, b""], out),
+        }
     }
 }
 
@@ -193,6 +233,7 @@ mod tests {
             uid: 1000,
             gid: 1000,
             mtime: Timestamp { secs: 1, nanos: 0 },
+            extras: None,
         }
     }
 

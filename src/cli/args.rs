@@ -17,8 +17,8 @@ use super::values::BwlimitTyped;
 use crate::error::{Error, escape};
 use crate::limits;
 use crate::options::{
-    Destination, FilesFrom, Find, LinksOptions, RecvOptions, RuleOption, Schedule, Select, SendOptions, SocketOptions,
-    Sources, VerifyOptions,
+    Destination, FilesFrom, Find, Keep, LinksOptions, RecvOptions, RuleOption, Schedule, Select, SendOptions,
+    SocketOptions, Sources, VerifyOptions,
 };
 use crate::report::Found;
 
@@ -75,6 +75,10 @@ impl CommonTyped {
 
     fn sockets(&self) -> SocketOptions {
         SocketOptions { congestion: self.congestion.clone(), dscp: self.dscp }
+    }
+
+    fn keep(&self) -> Keep {
+        Keep { xattrs: !self.no_xattrs, acls: !self.no_acls }
     }
 
     fn form(&self) -> Form {
@@ -175,6 +179,7 @@ fn send(typed: SendTyped, exists: &dyn Fn(&Path) -> bool) -> Result<SendOptions,
     options.sockets = typed.common.sockets();
     options.timeout = typed.common.timeout.unwrap_or(options.timeout);
     options.window_chunks = typed.common.window;
+    options.keep = typed.common.keep();
     options.manifest = typed.common.manifest;
     Ok(options)
 }
@@ -227,6 +232,7 @@ fn recv(typed: RecvTyped) -> Result<RecvOptions, Misuse> {
     options.sockets = typed.common.sockets();
     options.hidden = typed.hidden;
     options.allow = typed.allow.unwrap_or_default();
+    options.keep = typed.common.keep();
     options.timeout = typed.common.timeout.unwrap_or(options.timeout);
     options.window_chunks = typed.common.window;
     options.manifest = typed.common.manifest;
@@ -308,7 +314,7 @@ fn from_clap(e: &clap::Error) -> Result<Request, Misuse> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::{Bind, Bwlimit, Compress, LinkSpec};
+    use crate::options::{Allow, Bind, Bwlimit, Compress, LinkSpec};
     use std::num::NonZeroU64;
     use std::os::unix::ffi::OsStringExt;
 
@@ -380,12 +386,23 @@ mod tests {
     }
 
     #[test]
+    fn everything_is_kept_unless_told_otherwise_on_either_side() {
+        for (line, xattrs, acls) in [("", true, true), (" --no-xattrs", false, true), (" --no-acls", true, false)] {
+            assert_eq!(sent(&format!("send{line} data h")).keep, Keep { xattrs, acls });
+            assert_eq!(received(&format!("recv{line} d")).keep, Keep { xattrs, acls });
+        }
+    }
+
+    #[test]
     fn what_is_allowed_is_named_and_nothing_else_is_taken() {
         assert!(!received("recv d").allow.shared);
         assert!(
             received("recv --allow shared d").allow.shared && received("recv --allow shared,shared d").allow.shared
         );
-        for wrong in ["suid", "shared,", "all", "Shared", "shared suid", ","] {
+        let allow = received("recv --allow suid,devices,caps,trusted d").allow;
+        assert_eq!(allow, Allow::default().to_a_known_sender());
+        assert!(received("recv --allow labels d").allow.labels && !allow.labels);
+        for wrong in ["setuid", "shared,", "all", "Shared", "shared suid", ","] {
             let misuse = refused(&format!("recv --allow {wrong} d"));
             assert!(misuse.what.contains("--allow") || wrong.contains(' '), "{wrong}: {misuse:?}");
         }

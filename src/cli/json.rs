@@ -317,6 +317,10 @@ impl NoteJson<'_> {
             NoteKind::Owner => "owner",
             NoteKind::Withheld => "withheld",
             NoteKind::Pseudo => "pseudo",
+            NoteKind::Xattr => "xattr",
+            NoteKind::Acl => "acl",
+            NoteKind::OtherXattr => "other_xattr",
+            NoteKind::NotOurs => "not_ours",
         };
         NoteJson { kind, loss: note.kind.is_loss(), path: PathJson::of(&note.path), detail: &note.detail }
     }

@@ -335,6 +335,10 @@ fn words(kind: NoteKind) -> &'static str {
         NoteKind::Owner => "owner not set",
         NoteKind::Withheld => "withheld",
         NoteKind::Pseudo => "pseudo file system, not entered",
+        NoteKind::Xattr => "extended attribute not kept",
+        NoteKind::Acl => "ACL not kept",
+        NoteKind::OtherXattr => "attribute of the file system, not carried",
+        NoteKind::NotOurs => "attribute not set",
     }
 }
 

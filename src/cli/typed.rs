@@ -167,7 +167,9 @@ pub struct RecvTyped {
     /// Do not answer 'blast send SRC... auto'; a sender must name this machine
     #[arg(long)]
     pub hidden: bool,
-    /// Let pass what is refused or withheld otherwise: shared (as root, a destination that everybody can write to)
+    /// Let pass what is refused or withheld otherwise: suid (setuid and setgid bits), devices, caps (file capabilities),
+    /// trusted (those attributes), labels (of SELinux and the like), shared (as root, a destination that everybody can
+    /// write to)
     #[arg(long, value_name = "WORD[,WORD...]", value_parser = allow)]
     pub allow: Option<Allow>,
     #[command(flatten)]
@@ -221,6 +223,12 @@ pub struct CommonTyped {
     /// Mark this side's packets: 0 to 63, or cs0 to cs7, af11 to af43, ef, le
     #[arg(long, value_name = "VALUE", value_parser = dscp)]
     pub dscp: Option<u8>,
+    /// Leave extended attributes out, file capabilities among them
+    #[arg(long)]
+    pub no_xattrs: bool,
+    /// Leave access control lists out
+    #[arg(long)]
+    pub no_acls: bool,
     /// Write the BLAKE3 of every file to FILE, as b3sum does (for b3sum --check)
     #[arg(long, value_name = "FILE")]
     pub manifest: Option<PathBuf>,

@@ -123,7 +123,12 @@ pub fn allow(text: &str) -> Result<Allow, String> {
     for word in text.split(',') {
         match word {
             "shared" => allow.shared = true,
-            _ => return Err("the only word there is: shared".to_owned()),
+            "suid" => allow.suid = true,
+            "devices" => allow.devices = true,
+            "caps" => allow.caps = true,
+            "trusted" => allow.trusted = true,
+            "labels" => allow.labels = true,
+            _ => return Err("the words are suid, devices, caps, trusted, labels, shared".to_owned()),
         }
     }
     Ok(allow)

@@ -1,34 +1,49 @@
-//! What an entry has besides its content: owner, mode, times, set in the one order that keeps them all. Setting the
-//! owner clears setuid and setgid, writing clears them too, and everything before the times changes the times. Extended
-//! attributes and ACLs will come between owner and mode, and after mode.
+//! What an entry has besides its content, set in the one order that keeps it all: owner, extended attributes, mode, ACL,
+//! file capability, times. Setting the owner clears setuid, setgid and the capability, writing clears them too, a mode
+//! takes bits from an ACL, and everything before the times changes the times.
 //!
-//! By file descriptor wherever the thing can be opened; a symbolic link by name in its directory, never followed.
+//! By file descriptor wherever the thing can be opened; what cannot is open as a place only and reached through that,
+//! never by a name that could lead elsewhere by now.
+//!
+//! What the destination would add (a default ACL's heirs, a group that is inherited) is taken away again.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Gid, Mode, Timespec, Timestamps, UTIME_OMIT, Uid};
+use rustix::fs::{AtFlags, Gid, Mode, Timespec, Timestamps, UTIME_OMIT, Uid, XattrFlags};
 use rustix::io::Errno;
 
 use super::{Shared, describe};
-use crate::archive::{Entry, Timestamp};
+use crate::archive::{AclWho, Entry, Extras, Timestamp, Xattr};
+use crate::error::escape;
+use crate::options::{Allow, Keep};
 use crate::report::NoteKind;
 
 const SETUID: u32 = 0o4000;
 const SETGID: u32 = 0o2000;
 
 /// What is to be set.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Attributes {
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,
     pub mtime: Timestamp,
+    pub extras: Option<Arc<Extras>>,
 }
 
 impl From<&Entry> for Attributes {
     fn from(entry: &Entry) -> Attributes {
-        Attributes { mode: entry.mode, uid: entry.uid, gid: entry.gid, mtime: entry.mtime }
+        let Entry { mode, uid, gid, mtime, .. } = *entry;
+        Attributes { mode, uid, gid, mtime, extras: entry.extras.clone() }
     }
+}
+
+/// Of what a sender asks, what is done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Policy {
+    pub keep: Keep,
+    pub allow: Allow,
 }
 
 /// Who we are, and so what is ours to set.
@@ -72,6 +87,8 @@ fn read_umask() -> Option<u32> {
 pub(super) struct Already {
     pub owner: bool,
     pub mode: bool,
+    /// It has no ACL from the directory it was made in.
+    pub no_acl: bool,
 }
 
 /// What attributes are set on.
@@ -98,16 +115,130 @@ pub(super) fn apply(
     if !(owned.uid && owned.gid) {
         shared.note_owner(&path);
     }
+    set_xattrs(object, wanted.extras.as_deref(), Part::BeforeMode, shared, &path);
+    if !already.no_acl {
+        disinherit(object, wanted, shared).unwrap_or_else(|errno| note("ACL", errno));
+    }
     let mode = permitted_mode(object, wanted.mode, owned);
+    let mode = withhold(object, mode, shared, &path);
     if !(already.mode && mode == wanted.mode)
         && let Err(errno) = object.set_mode(mode)
     {
         note("mode", errno);
     }
+    set_acls(object, wanted.extras.as_deref(), mode, shared, &path);
+    set_xattrs(object, wanted.extras.as_deref(), Part::AfterMode, shared, &path);
     match object.set_mtime(wanted.mtime) {
         Ok(()) => check_mtime(object, wanted.mtime, shared, &path),
         Err(errno) => note("time", errno),
     }
+}
+
+const ACCESS_ACL: &str = "system.posix_acl_access";
+const DEFAULT_ACL: &str = "system.posix_acl_default";
+const CAPABILITY: &[u8] = b"security.capability";
+
+/// When extended attributes are set.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    BeforeMode,
+    /// The capability alone.
+    AfterMode,
+}
+
+/// Set extended attributes, as far as they are let pass.
+pub(super) fn set_xattrs(
+    object: Object<'_>,
+    extras: Option<&Extras>,
+    part: Part,
+    shared: &Shared,
+    path: &impl Fn() -> Vec<u8>,
+) {
+    let Some(extras) = extras.filter(|_| shared.policy.keep.xattrs) else { return };
+    let in_part = |xattr: &&Xattr| (xattr.name == CAPABILITY) == (part == Part::AfterMode);
+    for xattr in extras.xattrs.iter().filter(in_part) {
+        match pass(&xattr.name, shared) {
+            Pass::Yes => {}
+            Pass::Withheld(word) => {
+                let name = escape(&xattr.name);
+                shared.note(NoteKind::Withheld, path(), format!("{name} needs --allow {word} on the receiver"));
+                continue;
+            }
+            Pass::NotOurs => {
+                shared.note(NoteKind::NotOurs, path(), escape(&xattr.name));
+                continue;
+            }
+        }
+        if let Err(errno) = object.set_xattr(&xattr.name, &xattr.value) {
+            let text = format!("cannot set {}: {}", escape(&xattr.name), describe(errno));
+            shared.note(NoteKind::Xattr, path(), text);
+        }
+    }
+}
+
+/// Whether an extended attribute is let pass.
+enum Pass {
+    Yes,
+    /// It lends rights, or tells the kernel what to trust: only with this word.
+    Withheld(&'static str),
+    /// It belongs to another system's policy, or is not for a plain user to set.
+    NotOurs,
+}
+
+fn pass(name: &[u8], shared: &Shared) -> Pass {
+    let allow = &shared.policy.allow;
+    let privileged = |allowed: bool, word| match (allowed, shared.who.is_root()) {
+        (true, _) => Pass::Yes,
+        (false, true) => Pass::Withheld(word),
+        (false, false) => Pass::NotOurs,
+    };
+    if name == CAPABILITY {
+        privileged(allow.caps, "caps")
+    } else if name.starts_with(b"trusted.") {
+        privileged(allow.trusted, "trusted")
+    } else if name.starts_with(b"security.") {
+        if allow.labels { Pass::Yes } else { Pass::NotOurs }
+    } else {
+        Pass::Yes
+    }
+}
+
+/// Take away what its directory gave it and will not be replaced.
+fn disinherit(object: Object<'_>, wanted: &Attributes, shared: &Shared) -> Result<(), Errno> {
+    let extras = wanted.extras.as_deref().filter(|_| shared.policy.keep.acls);
+    if extras.is_none_or(|extras| extras.access_acl.is_none()) {
+        object.remove_acl(ACCESS_ACL)?;
+    }
+    if matches!(object, Object::Directory(_)) && extras.is_none_or(|extras| extras.default_acl.is_none()) {
+        object.remove_acl(DEFAULT_ACL)?;
+    }
+    Ok(())
+}
+
+/// Set the lists.
+fn set_acls(object: Object<'_>, extras: Option<&Extras>, mode: u32, shared: &Shared, path: &impl Fn() -> Vec<u8>) {
+    let Some(extras) = extras.filter(|_| shared.policy.keep.acls) else { return };
+    let note = |errno| shared.note(NoteKind::Acl, path(), format!("cannot set the ACL: {}", describe(errno)));
+    if let Some(acl) = &extras.access_acl
+        && let Err(errno) = object.set_xattr(ACCESS_ACL.as_bytes(), &acl.to_bytes())
+    {
+        note(errno);
+        // The group's bits of the mode are the most that anybody named in the list gets. Without the list they would
+        // be the group's.
+        let group =
+            acl.perms(AclWho::Group) & acl.entries().iter().find(|e| e.who == AclWho::Mask).map_or(7, |e| e.perms);
+        let _ = object.set_mode(mode & !0o070 | u32::from(group) << 3);
+    }
+    if let Some(acl) = &extras.default_acl
+        && let Err(errno) = object.set_xattr(DEFAULT_ACL.as_bytes(), &acl.to_bytes())
+    {
+        note(errno);
+    }
+}
+
+/// Take a directory's default ACL away, whoever gave it one. Whether it has none now.
+pub(super) fn remove_default_acl(directory: BorrowedFd<'_>) -> bool {
+    Object::Directory(directory).remove_acl(DEFAULT_ACL).is_ok()
 }
 
 /// Which ids are as they should be.
@@ -127,6 +258,8 @@ fn set_owner(object: Object<'_>, wanted: &Attributes, shared: &Shared, note: &im
         (None, Owned { uid: wanted.uid == who.uid, gid: who.may_give_to(wanted.gid) })
     };
     if !owned.gid {
+        // Not the group that a directory would have given it either.
+        let _ = object.set_owner(None, Some(Gid::from_raw(who.gid)));
         return owned;
     }
     match object.set_owner(uid, Some(Gid::from_raw(wanted.gid))) {
@@ -147,6 +280,21 @@ fn permitted_mode(object: Object<'_>, mode: u32, owned: Owned) -> u32 {
         Object::Directory(_) => mode,
         _ => mode & !if owned.uid { 0 } else { SETUID } & !if owned.gid { 0 } else { SETGID },
     }
+}
+
+/// Bits that lend rights need leave, even where the owner is as it should be.
+fn withhold(object: Object<'_>, mode: u32, shared: &Shared, path: &impl Fn() -> Vec<u8>) -> u32 {
+    let lent = mode & (SETUID | SETGID);
+    if lent == 0 || shared.policy.allow.suid || matches!(object, Object::Directory(_)) {
+        return mode;
+    }
+    let bits = match lent {
+        SETUID => "setuid needs",
+        SETGID => "setgid needs",
+        _ => "setuid and setgid need",
+    };
+    shared.note(NoteKind::Withheld, path(), format!("{bits} --allow suid on the receiver"));
+    mode & !lent
 }
 
 /// A file system that cannot hold a time takes the nearest it can, and says nothing. All of them hold 1902 to 2038, so
@@ -179,6 +327,26 @@ impl Object<'_> {
         }
     }
 
+    fn set_xattr(self, name: &[u8], value: &[u8]) -> Result<(), Errno> {
+        match self {
+            Object::File(fd) | Object::Directory(fd) => rustix::fs::fsetxattr(fd, name, value, XattrFlags::empty()),
+            Object::Symlink(link) => rustix::fs::setxattr(place(link), name, value, XattrFlags::empty()),
+        }
+    }
+
+    /// Remove an ACL, if there is one.
+    fn remove_acl(self, name: &str) -> Result<(), Errno> {
+        let removed = match self {
+            Object::File(fd) | Object::Directory(fd) => rustix::fs::fremovexattr(fd, name),
+            // It never has one.
+            Object::Symlink(_) => Ok(()),
+        };
+        match removed {
+            Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(()),
+            other => other,
+        }
+    }
+
     fn set_mtime(self, mtime: Timestamp) -> Result<(), Errno> {
         let times = Timestamps {
             last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
@@ -188,10 +356,7 @@ impl Object<'_> {
             Object::File(fd) | Object::Directory(fd) => rustix::fs::futimens(fd, &times),
             Object::Symlink(link) => match rustix::fs::utimensat(link, c"", &times, AtFlags::EMPTY_PATH) {
                 // Before Linux 5.8 there is only this way to say "that one".
-                Err(Errno::INVAL) => {
-                    let place = format!("/proc/self/fd/{}", link.as_raw_fd());
-                    rustix::fs::utimensat(rustix::fs::CWD, place, &times, AtFlags::empty())
-                }
+                Err(Errno::INVAL) => rustix::fs::utimensat(rustix::fs::CWD, place(link), &times, AtFlags::empty()),
                 other => other,
             },
         }
@@ -204,4 +369,9 @@ impl Object<'_> {
         };
         Ok(stat?.st_mtime)
     }
+}
+
+/// What is open as a place only, for calls that take no descriptor of that kind. It leads there and no further.
+fn place(fd: BorrowedFd<'_>) -> String {
+    format!("/proc/self/fd/{}", fd.as_raw_fd())
 }

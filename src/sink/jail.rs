@@ -17,9 +17,9 @@ use std::sync::{Arc, Condvar, Mutex};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::attributes::{Already, Attributes, Object, Who, apply};
+use super::attributes::{Already, Attributes, Object, Part, Who, apply, remove_default_acl, set_xattrs};
 use super::{Failure, Shared, Stopped, describe};
-use crate::archive::Entry;
+use crate::archive::{Entry, Extras};
 use crate::error::escape;
 use crate::report::NoteKind;
 use crate::sys;
@@ -74,7 +74,9 @@ impl Handle {
         Already {
             owner: exact && (wanted.uid, wanted.gid) == (who.uid, who.gid),
             // Bits beyond the nine are set last, since a change of owner and each write clear them.
-            mode: exact && wanted.mode & (0o7000 | who.umask) == 0,
+            // To set anything else the owner must be able to write.
+            mode: exact && wanted.mode & (0o7000 | who.umask) == 0 && wanted.extras.is_none(),
+            no_acl: self.nature.heirless,
         }
     }
 
@@ -103,6 +105,8 @@ pub(super) struct Dir {
     handle: Mutex<Option<Arc<Handle>>>,
     /// What is set once its last user lets go; nothing if it was not announced, which only the root may be.
     attributes: Mutex<Option<Attributes>>,
+    /// It has no ACL of its own before it is finished.
+    no_acl: bool,
     /// A root that we have made. If it is not announced, it gets the mode of any new directory.
     fresh: bool,
     shared: Arc<Shared>,
@@ -140,8 +144,9 @@ impl Dir {
         match (attributes, handle) {
             (Some(attributes), Some(handle)) => {
                 let owner = handle.already(&attributes, &shared.who).owner;
+                let no_acl = self.no_acl;
                 let object = Object::Directory(handle.fd());
-                apply(object, &attributes, Already { owner, mode: false }, shared, || self.path());
+                apply(object, &attributes, Already { owner, mode: false, no_acl }, shared, || self.path());
                 shared.entry_done();
             }
             (Some(_), None) => {
@@ -247,6 +252,7 @@ impl Jail {
             nature,
             handle: Mutex::new(Some(root)),
             attributes: Mutex::default(),
+            no_acl: fresh && heirless,
             fresh,
             shared: shared.clone(),
         };
@@ -297,7 +303,11 @@ impl Jail {
     /// The root's own entry: its attributes, set at the very end.
     pub fn announce_root(&mut self, entry: &Entry) -> Result<(), Stopped> {
         let root = self.levels[0].dir.as_ref().expect("the root is there");
-        let before = root.attributes.lock().expect("no thread panics while it holds this lock").replace(entry.into());
+        if let Some(handle) = root.handle() {
+            set_early(&handle, entry, &self.shared);
+        }
+        let attributes = left_for_later(entry);
+        let before = root.attributes.lock().expect("no thread panics while it holds this lock").replace(attributes);
         if before.is_some() {
             return Err(self.shared.fail(Failure::Verification("the root came twice".into())));
         }
@@ -314,12 +324,16 @@ impl Jail {
                 None
             }
             Some(place) => match self.make_in(&place.handle, name) {
-                Ok(handle) => Some(Arc::new(Dir {
+                Ok((handle, no_acl)) => Some(Arc::new(Dir {
                     parent: Some(place.dir),
                     name: name.into(),
                     nature: handle.nature,
-                    handle: Mutex::new(Some(Arc::new(handle))),
-                    attributes: Mutex::new(Some(entry.into())),
+                    handle: Mutex::new(Some({
+                        set_early(&handle, entry, &self.shared);
+                        Arc::new(handle)
+                    })),
+                    attributes: Mutex::new(Some(left_for_later(entry))),
+                    no_acl,
                     fresh: false,
                     shared: self.shared.clone(),
                 })),
@@ -402,8 +416,8 @@ impl Jail {
         }
     }
 
-    /// Make a directory, or take one that was there and empty before.
-    fn make_in(&mut self, parent: &Handle, name: &[u8]) -> Result<Handle, Errno> {
+    /// Make a directory, or take one that was there and empty before. Also whether it has no ACL.
+    fn make_in(&mut self, parent: &Handle, name: &[u8]) -> Result<(Handle, bool), Errno> {
         let permit = self.permits.take();
         let made = rustix::fs::mkdirat(parent.fd(), name, Mode::RWXU);
         if let Err(errno) = made
@@ -431,8 +445,10 @@ impl Jail {
         }
         self.devices.touch(stat.st_dev, fd.as_fd())?;
         let exact = made.is_ok() && parent.nature.heirless && is_plain(&stat, &self.shared);
-        let heirless = if made.is_ok() { parent.nature.heirless } else { !has_default_acl(fd.as_fd()) };
-        Ok(Handle { fd, nature: Nature { identity, exact, heirless, foreign }, _permit: Some(permit) })
+        let no_acl = made.is_ok() && parent.nature.heirless;
+        // What is made in it shall not inherit what is not to stay.
+        let heirless = no_acl || remove_default_acl(fd.as_fd());
+        Ok((Handle { fd, nature: Nature { identity, exact, heirless, foreign }, _permit: Some(permit) }, no_acl))
     }
 
     /// A directory that exists, from the deepest level of the chain that is open and on the way.
@@ -457,6 +473,24 @@ impl Jail {
         }
         Ok(handle)
     }
+}
+
+/// A directory's extended attributes, at once: what waits until it is finished takes memory as deep as the tree is.
+fn set_early(handle: &Handle, entry: &Entry, shared: &Shared) {
+    set_xattrs(Object::Directory(handle.fd()), entry.extras.as_deref(), Part::BeforeMode, shared, &|| {
+        entry.path.clone()
+    });
+}
+
+/// What is set once it is finished. ACLs are among it, since what is created in it would inherit them.
+fn left_for_later(entry: &Entry) -> Attributes {
+    let extras = entry.extras.as_ref().and_then(|extras| {
+        let Extras { access_acl, default_acl, .. } = &**extras;
+        let (access_acl, default_acl) = (access_acl.clone(), default_acl.clone());
+        let acls = Extras { xattrs: Vec::new(), access_acl, default_acl };
+        (!acls.is_empty()).then(|| Arc::new(acls))
+    });
+    Attributes { extras, ..entry.into() }
 }
 
 /// To list, fill and finish a directory.

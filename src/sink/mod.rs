@@ -7,7 +7,7 @@
 //!    write jobs. It is the only one that walks: it makes the directories itself and knows the one it is in.
 //! 2. *write* (N threads, parallel): bytes and attributes of everything else. All jobs of one path go to one writer, in
 //!    order, chosen by the path's hash; so a file's slices follow its creation, and a hard link follows its target.
-//! 3. *finish a directory* (whoever drops its last user): owner, mode and times of a directory are set when the order
+//! 3. *finish a directory* (whoever drops its last user): owner, mode, ACLs and times of a directory are set when the order
 //!    has left its subtree and its last job is done, children before parents. Until then it is 0700.
 //! 4. *sync* (sequential, once): every file system that was written to. Nothing was received before that.
 //!
@@ -54,7 +54,7 @@ use crate::limits;
 use crate::report::{Note, NoteKind, Notes};
 use crate::stats::Stats;
 use crate::wire::Finish;
-use attributes::Who;
+use attributes::{Policy, Who};
 
 /// What is received, open and at work. Dropping it is the same as [`Sink::abort`].
 pub struct Sink {
@@ -143,7 +143,7 @@ impl Sink {
 /// # Errors
 /// No thread could be started.
 pub fn discard(stats: Arc<Stats>, on_error: OnError) -> Result<Sink, Error> {
-    Sink::start(Shared::new("nothing".into(), stats, on_error, None), |mut inlet, _| {
+    Sink::start(Shared::new("nothing".into(), Policy::default(), stats, on_error, None), |mut inlet, _| {
         loop {
             match inlet.next(std::time::Duration::from_secs(1)) {
                 Next::Chunk(_) | Next::Quiet => {}
@@ -247,6 +247,7 @@ impl From<Failure> for Error {
 struct Shared {
     stats: Arc<Stats>,
     who: Who,
+    policy: Policy,
     /// Before Linux 5.8 syncfs does not tell of writes that failed, so each file is asked.
     sync_each_file: bool,
     /// The destination as people call it, escaped.
@@ -265,10 +266,17 @@ struct Shared {
 }
 
 impl Shared {
-    fn new(destination: String, stats: Arc<Stats>, on_error: OnError, recorder: Option<Arc<Recorder>>) -> Arc<Shared> {
+    fn new(
+        destination: String,
+        policy: Policy,
+        stats: Arc<Stats>,
+        on_error: OnError,
+        recorder: Option<Arc<Recorder>>,
+    ) -> Arc<Shared> {
         Arc::new(Shared {
             stats,
             who: Who::ask(),
+            policy,
             sync_each_file: kernel_version().is_none_or(|version| version < (5, 8)),
             destination,
             stopping: AtomicBool::new(false),

@@ -24,6 +24,7 @@ use std::sync::Arc;
 
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags};
 
+use super::attributes::Policy;
 use super::confine::{Confinement, Leave, confine};
 use super::consumer::Consumer;
 use super::disk::Disk;
@@ -33,7 +34,7 @@ use super::shared::{Sharing, sharing};
 use super::{OnError, Recorder, Shared, Sink, raw, unpack};
 use crate::child::Child;
 use crate::error::{Error, escape};
-use crate::options::Destination;
+use crate::options::{Allow, Destination, Keep};
 use crate::stats::Stats;
 use crate::wire::{Layout, Offer};
 
@@ -43,6 +44,7 @@ pub struct Prepared {
     /// As given, escaped.
     shown: String,
     recorder: Option<Arc<Recorder>>,
+    policy: Policy,
     confinement: Option<Confinement>,
 }
 
@@ -87,7 +89,7 @@ impl Prepared {
             Destination::Run(command) => {
                 let shown = format!("the command '{}'", escape(command.as_bytes()));
                 let target = Target::Command(command.clone());
-                return Ok(Prepared { target, shown, recorder: None, confinement: None });
+                return Ok(Prepared { target, shown, recorder: None, policy: Policy::default(), confinement: None });
             }
             Destination::Path(path) => path,
         };
@@ -100,18 +102,30 @@ impl Prepared {
             Err(e) if e.kind() == io::ErrorKind::NotFound => missing(path, &shown)?,
             Err(e) => return Err(Error::Usage(format!("cannot use '{shown}': {e}"))),
         };
-        Ok(Prepared { target, shown, recorder: None, confinement: None })
+        Ok(Prepared { target, shown, recorder: None, policy: Policy::default(), confinement: None })
     }
 
     /// Deliver to an open descriptor as to standard output.
     pub(crate) fn onto(fd: OwnedFd) -> Prepared {
         let shown = "standard output".into();
-        Prepared { target: Target::Stdout(fd), shown, recorder: None, confinement: None }
+        let policy = Policy::default();
+        Prepared { target: Target::Stdout(fd), shown, recorder: None, policy, confinement: None }
     }
 
     /// Let `recorder` write down what is received.
     pub fn recorded(self, recorder: Arc<Recorder>) -> Prepared {
         Prepared { recorder: Some(recorder), ..self }
+    }
+
+    /// Set these beside content, mode, owner and time; all unless told.
+    pub fn keeping(self, keep: Keep) -> Prepared {
+        Prepared { policy: Policy { keep, ..self.policy }, ..self }
+    }
+
+    /// Let these pass; nothing that lends rights unless told. `trusted`: the sender has proved who it is.
+    pub fn allowing(self, allow: Allow, trusted: bool) -> Prepared {
+        let allow = if trusted { allow.to_a_known_sender() } else { allow };
+        Prepared { policy: Policy { allow, ..self.policy }, ..self }
     }
 
     /// Before the first thread starts, hold this thread and all that it starts to the destination, and to the files in
@@ -170,7 +184,7 @@ impl Prepared {
         let layout = self.layout(offer)?;
         let directory = self.becomes_directory(offer);
         let on_error: OnError = Box::new(on_error);
-        let shared = Shared::new(self.shown, stats, on_error, self.recorder);
+        let shared = Shared::new(self.shown, self.policy, stats, on_error, self.recorder);
         // Before this thread is confined and signals are ignored, which the command would inherit.
         let command = match &self.target {
             Target::Command(command) => Some(Child::consumer(command).map_err(|source| Error::Destination {

@@ -1,4 +1,4 @@
-//! Write jobs to disk: the parallel step. For a small file that is open, write, (owner, mode), times, close.
+//! Write jobs to disk: the parallel step. For a small file that is open, write, (owner, attributes, mode, ACL), times, close.
 
 use std::fmt::Write as _;
 use std::hash::{BuildHasher, RandomState};
@@ -188,7 +188,9 @@ impl Writer<'_> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(dir, name, flags, Mode::empty())?;
         expect_ours(&fd, FileType::Fifo)?;
-        apply(Object::File(fd.as_fd()), &wanted, Already::default(), self.shared, || job.entry.path.clone());
+        let no_acl = job.place.handle.already(&wanted, &self.shared.who).no_acl;
+        let already = Already { no_acl, ..Already::default() };
+        apply(Object::File(fd.as_fd()), &wanted, already, self.shared, || job.entry.path.clone());
         Ok(())
     }
 

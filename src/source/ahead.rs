@@ -3,7 +3,7 @@
 //! All of it is optional to the walk, which does itself what nobody has begun when it needs it.
 
 use std::ffi::CStr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
@@ -12,6 +12,7 @@ use rustix::io::Errno;
 
 use super::cell::Cell;
 use super::dirs::{Dir, Dirs, Inode};
+use super::extras::{Answers, Asker, At, Taken};
 use super::meta::Meta;
 use super::pseudo;
 use super::select::{self, Selection, Wanted};
@@ -32,6 +33,8 @@ pub(super) struct Look {
     /// Meaningless if `found` is `Failed`.
     pub meta: Meta,
     pub found: Found,
+    /// Nothing of a directory, whose listing has it.
+    pub taken: Taken,
 }
 
 /// See [`Look`].
@@ -68,6 +71,7 @@ pub(super) struct Listing {
     pub dir: Arc<Dir>,
     /// Of the directory itself, from its handle.
     pub meta: Meta,
+    pub taken: Taken,
     /// Names with their NULs, in the order they were read.
     text: Vec<u8>,
     /// Where the names are in `text`, sorted.
@@ -109,6 +113,7 @@ impl Listing {
         Listing {
             dir: dir.clone(),
             meta,
+            taken: Taken::default(),
             text: Vec::new(),
             names: Vec::new(),
             wanted: Vec::new(),
@@ -175,6 +180,7 @@ impl Task {
 pub(super) struct Ahead {
     pub dirs: Arc<Dirs>,
     pub selection: Arc<Selection>,
+    asker: Arc<Asker>,
     stats: Arc<Stats>,
     state: Mutex<State>,
     /// Threads wait here for tasks, or for leave to begin one.
@@ -209,17 +215,18 @@ impl State {
 pub(super) struct Scratch {
     dents: Vec<u8>,
     target: Vec<u8>,
+    answers: Answers,
 }
 
 impl Scratch {
     pub fn new() -> Scratch {
-        Scratch { dents: Vec::with_capacity(DENTS_LEN), target: Vec::new() }
+        Scratch { dents: Vec::with_capacity(DENTS_LEN), target: Vec::new(), answers: Answers::default() }
     }
 }
 
 impl Ahead {
-    pub fn new(dirs: Arc<Dirs>, selection: Arc<Selection>, stats: Arc<Stats>) -> Arc<Ahead> {
-        Arc::new(Ahead { dirs, selection, stats, state: Mutex::default(), work: Condvar::new() })
+    pub fn new(dirs: Arc<Dirs>, selection: Arc<Selection>, asker: Arc<Asker>, stats: Arc<Stats>) -> Arc<Ahead> {
+        Arc::new(Ahead { dirs, selection, asker, stats, state: Mutex::default(), work: Condvar::new() })
     }
 
     /// Begin with the sources, in the walk's order.
@@ -359,6 +366,7 @@ impl Ahead {
                 return Ok(listing);
             }
         }
+        listing.taken = self.asker.take(At::Open(fd.as_fd()), &listing.meta, &mut scratch.answers);
         if wanted.whole {
             read_all(&fd, scratch, &mut listing);
         }
@@ -424,7 +432,7 @@ impl Ahead {
         let to = listing.names.len().min(from + BATCH_LEN);
         let mut looks = Vec::with_capacity(to - from);
         match self.dirs.get(&listing.dir) {
-            Ok(fd) => looks.extend((from..to).map(|i| look_at(listing, i, &fd, scratch))),
+            Ok(fd) => looks.extend((from..to).map(|i| look_at(listing, i, &fd, &self.asker, scratch))),
             Err(errno) => looks.extend((from..to).map(|_| Look::failed(errno))),
         }
         self.count(looks.iter());
@@ -493,13 +501,15 @@ fn keep_only_tag(fd: &impl AsFd, listing: &mut Listing) {
     }
 }
 
-fn look_at(listing: &Listing, i: usize, fd: &impl AsFd, scratch: &mut Scratch) -> Look {
+fn look_at(listing: &Listing, i: usize, fd: &impl AsFd, asker: &Asker, scratch: &mut Scratch) -> Look {
     let name = listing.name(i);
     let stat = match rustix::fs::statat(fd, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => stat,
         Err(errno) => return Look::failed(errno),
     };
-    Look::of(&stat, &listing.dir, name, listing.wanted(i), fd, &mut scratch.target)
+    let mut look = Look::of(&stat, &listing.dir, name, listing.wanted(i), fd, &mut scratch.target);
+    look.take(asker, fd.as_fd(), name, &mut scratch.answers);
+    look
 }
 
 impl Look {
@@ -509,12 +519,22 @@ impl Look {
             file_type: FileType::Unknown,
             size: 0,
             mtime: Default::default(),
+            ctime: Default::default(),
             mode: 0,
             uid: 0,
             gid: 0,
             links: 0,
         };
-        Look { meta: nothing, found: Found::Failed(errno) }
+        Look { meta: nothing, found: Found::Failed(errno), taken: Taken::default() }
+    }
+
+    /// Take what else it has.
+    pub fn take(&mut self, asker: &Asker, dir: BorrowedFd<'_>, name: &CStr, answers: &mut Answers) {
+        let is_asked =
+            matches!(self.found, Found::Plain | Found::Symlink(_)) && self.meta.file_type != FileType::Socket;
+        if is_asked {
+            self.taken = asker.take(At::Name(dir, name), &self.meta, answers);
+        }
     }
 
     /// What `stat` says of `name` in `dir`, with what belongs to its type.
@@ -536,6 +556,6 @@ impl Look {
             },
             _ => Found::Plain,
         };
-        Look { meta, found }
+        Look { meta, found, taken: Taken::default() }
     }
 }

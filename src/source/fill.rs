@@ -1,11 +1,11 @@
 //! The fill (parallel): one planned chunk gets its content. For a small file: open, fstat, one read, close; no more
-//! calls, and no allocation. The header is written after that, from what was found, so it is true.
+//! calls, and no allocation, unless it was changed since the walk saw it. The header is written after that, from what was found, so it is true.
 //!
 //! Nothing here fails: an entry that cannot be read is left out of its chunk, which touches no other entry, and noted.
 
 use std::ffi::CStr;
 use std::io::IoSliceMut;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -15,6 +15,7 @@ use rustix::fs::FileType;
 use rustix::io::Errno;
 
 use super::dirs::{Dir, Dirs, is_vanished};
+use super::extras::{Answers, Asker, At, Taken};
 use super::large::{LargeFile, Unusable, open_file};
 use super::links::Fates;
 use super::meta::Meta;
@@ -22,16 +23,18 @@ use super::notes::NoteSink;
 use super::read::{Bad, read_at};
 use super::record::ChunkLines;
 use super::walk::note_missing;
-use crate::archive::{END, Entry, EntryKind, Timestamp, header_len, padding, write_header};
+use crate::archive::{END, Entry, EntryKind, Extras, Timestamp, header_len, padding, write_header};
 use crate::chunk::{Buf, ChunkKind};
 use crate::ids::{Digest, Seq};
 use crate::limits::CHUNK_LEN;
+use crate::options::Keep;
 use crate::report::{NoteKind, Rehearsed, Tell};
 use crate::stats::Stats;
 
 /// What all chunks of one source share.
 pub(super) struct Context {
     pub dirs: Arc<Dirs>,
+    pub asker: Arc<Asker>,
     pub stats: Arc<Stats>,
     pub notes: Arc<NoteSink>,
     pub fates: Fates,
@@ -55,10 +58,10 @@ pub(super) struct Tally {
 }
 
 impl Context {
-    pub fn new(stats: Arc<Stats>, notes: Arc<NoteSink>) -> Context {
-        let dirs = Arc::new(Dirs::new());
+    pub fn new(stats: Arc<Stats>, notes: Arc<NoteSink>, keep: Keep) -> Context {
+        let (dirs, asker) = (Arc::new(Dirs::new()), Arc::new(Asker::new(keep)));
         let (fates, tally, gone, tell) = (Fates::default(), Tally::default(), OnceLock::new(), notes.teller());
-        Context { dirs, stats, notes, fates, tally, record: false, gone, rehearse: false, tell }
+        Context { dirs, asker, stats, notes, fates, tally, record: false, gone, rehearse: false, tell }
     }
 
     pub fn count(&self, entries: u64, content: u64, stream: usize) {
@@ -109,6 +112,7 @@ pub(super) struct Place {
     pub what: What,
     pub dir: Arc<Dir>,
     pub meta: Meta,
+    pub extras: Option<Arc<Extras>>,
     pub header_len: u32,
     /// Bytes planned for header, content and padding.
     pub room: u32,
@@ -167,17 +171,18 @@ pub struct FillScratch {
     entry: Entry,
     /// The directory of the last entry and its handle.
     dir: Option<(Arc<Dir>, Arc<OwnedFd>)>,
+    answers: Answers,
 }
 
 impl Default for FillScratch {
     fn default() -> FillScratch {
-        FillScratch { entry: blank_entry(), dir: None }
+        FillScratch { entry: blank_entry(), dir: None, answers: Answers::default() }
     }
 }
 
 pub(super) fn blank_entry() -> Entry {
     let mtime = Timestamp { secs: 0, nanos: 0 };
-    Entry { path: Vec::new(), kind: EntryKind::Directory, mode: 0, uid: 0, gid: 0, mtime }
+    Entry { path: Vec::new(), kind: EntryKind::Directory, mode: 0, uid: 0, gid: 0, mtime, extras: None }
 }
 
 impl Planned {
@@ -307,6 +312,7 @@ impl Filler<'_> {
         let place = self.place;
         place.dir.path_into(self.name.to_bytes(), &mut self.scratch.entry.path);
         place.meta.describe(&mut self.scratch.entry);
+        self.scratch.entry.extras = if place.what == What::Hardlink { None } else { place.extras.clone() };
         self.scratch.entry.kind = match place.what {
             What::File => return self.fill_file(out),
             // The first name is in this very chunk, and was left out: this name takes its place and its room.
@@ -338,12 +344,13 @@ impl Filler<'_> {
         };
         // What the walk saw is history: if there is room for what is there now, that is what goes.
         let mut meta = now;
-        let mut header_len = self.set_meta(&meta);
+        let taken = self.extras_now(&fd, &now);
+        let mut header_len = self.set_meta(&meta, taken.extras.clone());
         let mut cut = false;
         if header_len as u64 + padded(meta.size) > out.len() as u64 {
             cut = true;
             meta = *planned;
-            header_len = self.set_meta(&meta);
+            header_len = self.set_meta(&meta, self.place.extras.clone());
         }
         let replaced = now.inode != planned.inode;
         if header_len as u64 + padded(meta.size) > out.len() as u64 || (cut && replaced) {
@@ -358,6 +365,9 @@ impl Filler<'_> {
                 return None;
             }
         };
+        for trouble in taken.troubles {
+            self.note(trouble.kind, trouble.detail);
+        }
         if replaced {
             self.note(NoteKind::Changed, "another file took its place; that one was sent");
             if planned.links > 1 {
@@ -377,10 +387,19 @@ impl Filler<'_> {
         Some(LaidOut { len: end + padding, content: got.len as u64 })
     }
 
+    /// What else the file has. What the walk took still is true if nothing was changed since.
+    fn extras_now(&mut self, fd: &OwnedFd, now: &Meta) -> Taken {
+        if now.is_as_at(&self.place.meta) {
+            return Taken { extras: self.place.extras.clone(), troubles: Vec::new() };
+        }
+        self.context.asker.take(At::Open(fd.as_fd()), now, &mut self.scratch.answers)
+    }
+
     /// The header's length if the file is as `meta` says.
-    fn set_meta(&mut self, meta: &Meta) -> usize {
+    fn set_meta(&mut self, meta: &Meta, extras: Option<Arc<Extras>>) -> usize {
         let entry = &mut self.scratch.entry;
         meta.describe(entry);
+        entry.extras = extras;
         entry.kind = EntryKind::File { size: meta.size };
         if *meta == self.place.meta && self.place.what == What::File {
             return self.place.header_len as usize;

@@ -4,7 +4,7 @@
 
 use std::ffi::CStr;
 use std::num::NonZeroU64;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -101,6 +101,10 @@ impl LargeFile {
     /// The path of a device that was found to be gone.
     pub fn gone(&self) -> Option<&Path> {
         self.device.as_deref().filter(|_| self.gone.load(Ordering::Relaxed))
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 
     pub fn meta(&self) -> &Meta {

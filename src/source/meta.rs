@@ -13,6 +13,8 @@ pub(super) struct Meta {
     /// Bytes, of a regular file.
     pub size: u64,
     pub mtime: Timestamp,
+    /// When anything of it was last changed.
+    pub ctime: Timestamp,
     /// The twelve permission bits.
     pub mode: u32,
     pub uid: u32,
@@ -23,12 +25,13 @@ pub(super) struct Meta {
 impl Meta {
     pub fn of(stat: &Stat) -> Meta {
         // A damaged file system can hold more than a second of nanoseconds or a negative size.
-        let nanos = u32::try_from(stat.st_mtime_nsec).unwrap_or(0).min(999_999_999);
+        let time = |secs, nanos: u64| Timestamp { secs, nanos: u32::try_from(nanos).unwrap_or(0).min(999_999_999) };
         Meta {
             inode: Inode::of(stat),
             file_type: FileType::from_raw_mode(stat.st_mode),
             size: u64::try_from(stat.st_size).unwrap_or(0),
-            mtime: Timestamp { secs: stat.st_mtime, nanos },
+            mtime: time(stat.st_mtime, stat.st_mtime_nsec),
+            ctime: time(stat.st_ctime, stat.st_ctime_nsec),
             mode: stat.st_mode & 0o7777,
             uid: stat.st_uid,
             gid: stat.st_gid,
@@ -36,7 +39,12 @@ impl Meta {
         }
     }
 
-    /// Everything of the entry but its path and kind.
+    /// Whether nothing was changed between this look and that one, attributes included.
+    pub fn is_as_at(&self, other: &Meta) -> bool {
+        self.inode == other.inode && self.ctime == other.ctime
+    }
+
+    /// Everything of the entry but its path, kind and extras.
     pub fn describe(&self, entry: &mut Entry) {
         entry.mode = self.mode;
         entry.uid = self.uid;

@@ -25,6 +25,7 @@
 mod ahead;
 mod cell;
 mod dirs;
+mod extras;
 mod fill;
 mod large;
 mod links;
@@ -60,11 +61,13 @@ use crate::chunk::Pool;
 use crate::error::{Error, escape};
 use crate::ids::Seq;
 use crate::limits::CHUNK_LEN;
+use crate::options::Keep;
 use crate::queue;
 use crate::report::Notes;
 use crate::stats::{Lap, Stage, Stats};
 use crate::wire::Layout;
 use dirs::Dirs;
+use extras::Asker;
 use fill::{Context, Job};
 use named::Named;
 use plan::{Emitter, Planner};
@@ -109,7 +112,7 @@ pub fn start(
     notes: Arc<NoteSink>,
     workers: usize,
 ) -> Running {
-    let context = Context { record: tree.record, ..Context::new(stats, notes) };
+    let context = Context { record: tree.record, ..Context::new(stats, notes, tree.keep) };
     begin(tree, layout, pool, context, workers)
 }
 
@@ -117,9 +120,10 @@ fn begin(tree: Tree, layout: Layout, pool: Arc<Pool>, context: Context, workers:
     let stage = if matches!(tree.named, Named::Fifo(_)) { Stage::Input } else { Stage::Source };
     run(pool, context, stage, move |mut emitter| match (tree.named, layout) {
         (Named::Roots(roots), Layout::Archive) => {
-            let Context { dirs, stats, notes, .. } = &*emitter.context;
+            let Context { dirs, asker, stats, notes, .. } = &*emitter.context;
             let threads = workers.clamp(WALKERS_MIN, WALKERS_MAX);
-            let mut walk = Walk::new(roots, tree.selection, dirs.clone(), stats.clone(), notes.clone(), threads);
+            let mut walk =
+                Walk::new(roots, tree.selection, dirs.clone(), asker.clone(), stats.clone(), notes.clone(), threads);
             let mut planner = Planner::new(emitter);
             while let Some(step) = walk.step() {
                 planner.add(&step)?;
@@ -159,7 +163,7 @@ pub fn rehearse(tree: Tree, stats: &Arc<Stats>, notes: &Arc<NoteSink>) -> Result
         Named::Device { .. } => Layout::Raw,
         Named::Fifo(_) => return Ok(None),
     };
-    let context = Context { rehearse: true, ..Context::new(stats.clone(), notes.clone()) };
+    let context = Context { rehearse: true, ..Context::new(stats.clone(), notes.clone(), tree.keep) };
     let pool = Pool::new(REHEARSAL_CHUNKS, CHUNK_LEN);
     let running = begin(tree, layout, pool, context, WALKERS_MIN);
     let mut scratch = FillScratch::default();
@@ -175,7 +179,7 @@ const REHEARSAL_CHUNKS: usize = 8;
 
 /// Start to read standard input as a raw stream.
 pub fn start_stdin(pool: Arc<Pool>, stats: Arc<Stats>, notes: Arc<NoteSink>) -> Running {
-    run(pool, Context::new(stats, notes), Stage::Input, |mut emitter| {
+    run(pool, Context::new(stats, notes, Keep::default()), Stage::Input, |mut emitter| {
         let (fd, name) = (rustix::stdio::stdin(), Path::new("standard input"));
         send_stream(&Origin { fd, name, producer: None }, &mut emitter)?;
         Ok(emitter)
@@ -189,7 +193,7 @@ pub fn start_command(
     stats: Arc<Stats>,
     notes: Arc<NoteSink>,
 ) -> Running {
-    run(pool, Context::new(stats, notes), Stage::Input, move |mut emitter| {
+    run(pool, Context::new(stats, notes, Keep::default()), Stage::Input, move |mut emitter| {
         let name = Path::new("the command's output");
         send_stream(&Origin { fd: output.as_fd(), name, producer: Some(&child) }, &mut emitter)?;
         Ok(emitter)
@@ -198,7 +202,7 @@ pub fn start_command(
 
 /// Chunks of no particular content until there are enough, to measure links by.
 pub fn start_filler(pool: Arc<Pool>, stats: Arc<Stats>, notes: Arc<NoteSink>, enough: Arc<AtomicBool>) -> Running {
-    run(pool, Context::new(stats, notes), Stage::Input, move |mut emitter| {
+    run(pool, Context::new(stats, notes, Keep::default()), Stage::Input, move |mut emitter| {
         let mut offset = 0;
         while !enough.load(Relaxed) {
             let buf = emitter.buffer()?;
@@ -216,8 +220,9 @@ pub fn each_file(dir: &Path, mut visit: impl FnMut(&[u8])) -> Result<Notes, Erro
         return Err(Error::Usage(format!("'{}' is no directory", escape(dir.as_os_str().as_encoded_bytes()))));
     };
     let (stats, notes) = (Arc::new(Stats::default()), Arc::new(NoteSink::new()));
+    let asker = Arc::new(Asker::new(Keep { xattrs: false, acls: false }));
     let everything = Arc::new(Selection::everything());
-    let mut walk = Walk::new(roots, everything, Arc::new(Dirs::new()), stats, notes.clone(), WALKERS_MIN);
+    let mut walk = Walk::new(roots, everything, Arc::new(Dirs::new()), asker, stats, notes.clone(), WALKERS_MIN);
     while let Some(step) = walk.step() {
         if step.meta.file_type == FileType::RegularFile {
             visit(step.path);

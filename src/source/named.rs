@@ -24,6 +24,7 @@ use super::select::{Selection, Wanted};
 use super::walk::Root;
 use crate::device;
 use crate::error::{Error, escape};
+use crate::options::Keep;
 use crate::wire::Offer;
 
 /// What will be sent, found and readable.
@@ -35,6 +36,8 @@ pub struct Tree {
     warning: Option<String>,
     /// Which entries are sent.
     pub(super) selection: Arc<Selection>,
+    /// What is read of entries beside content, mode, owner and time.
+    pub(super) keep: Keep,
 }
 
 pub(super) enum Named {
@@ -76,6 +79,11 @@ impl Tree {
         Ok(self)
     }
 
+    /// Read these beside content, mode, owner and time; all unless told.
+    pub fn keeping(self, keep: Keep) -> Tree {
+        Tree { keep, ..self }
+    }
+
     /// What the receiver is told.
     pub fn offer(&self) -> Offer {
         match &self.named {
@@ -99,7 +107,14 @@ pub fn open_tree(paths: &[PathBuf]) -> Result<Tree, Error> {
         (Named::Device { .. }, [path]) => mounted(path),
         _ => None,
     };
-    Ok(Tree { named, sources, record: false, warning, selection: Arc::new(Selection::everything()) })
+    Ok(Tree {
+        named,
+        sources,
+        record: false,
+        warning,
+        selection: Arc::new(Selection::everything()),
+        keep: Keep::default(),
+    })
 }
 
 fn open_single(path: &Path) -> Result<Named, Error> {

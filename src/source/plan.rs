@@ -12,12 +12,13 @@ use crossbeam_channel::Sender;
 use rustix::fs::FileType;
 
 use super::dirs::Dir;
+use super::extras::{Answers, At, Taken};
 use super::fill::{Context, Done, Job, Mixed, Place, Planned, What};
 use super::large::{LargeFile, Unusable, open_file};
 use super::links::Links;
 use super::meta::{Meta, type_name};
 use super::walk::{Step, note_missing};
-use crate::archive::{END, Entry, EntryKind, header_len, padding};
+use crate::archive::{END, Entry, EntryKind, Extras, header_len, padding};
 use crate::chunk::{Buf, Pool};
 use crate::ids::Seq;
 use crate::limits::{CHUNK_LEN, LARGE_FILE_LEN};
@@ -81,14 +82,24 @@ pub(super) struct Planner {
     mixed: Mixed,
     /// Bytes planned in it.
     len: usize,
-    /// The entry at hand, kept for its memory.
+    /// The entry at hand, kept for its memory. A hard link's extras are its first name's.
     entry: Entry,
+    extras: Option<Arc<Extras>>,
+    answers: Answers,
 }
 
 impl Planner {
     pub fn new(emitter: Emitter) -> Planner {
         let entry = super::fill::blank_entry();
-        Planner { emitter, links: Links::default(), mixed: Mixed::default(), len: 0, entry }
+        Planner {
+            emitter,
+            links: Links::default(),
+            mixed: Mixed::default(),
+            len: 0,
+            entry,
+            extras: None,
+            answers: Answers::default(),
+        }
     }
 
     /// Plan the next entry of the walk.
@@ -119,10 +130,12 @@ impl Planner {
             What::Fifo => EntryKind::Fifo,
             _ => EntryKind::File { size: step.meta.size },
         };
+        self.entry.extras = None;
         if let Err(err) = self.entry.check() {
             self.note(NoteKind::NotCarried, err.to_string());
             return Ok(());
         }
+        self.set_extras(step.taken);
         let linked = step.meta.links > 1 && what != What::Directory;
         if linked && self.add_link(step)? {
             return Ok(());
@@ -157,6 +170,7 @@ impl Planner {
             return Ok(false);
         }
         let own = std::mem::replace(&mut self.entry.kind, EntryKind::Hardlink { target: target.clone() });
+        self.entry.extras = None;
         // Make room first: it decides whether both names are in one chunk.
         self.make_room(header_len(&self.entry))?;
         let is_sent = match self.links.find(inode, &mut Vec::new()).flatten() {
@@ -166,6 +180,7 @@ impl Planner {
         if !is_sent {
             self.links.forget(inode);
             self.entry.kind = own;
+            self.entry.extras = self.extras.clone();
             return Ok(false);
         }
         self.place(What::Hardlink, step.dir, step.name, step.meta, &target)?;
@@ -198,14 +213,38 @@ impl Planner {
         if meta.inode != step.meta.inode {
             self.note(NoteKind::Changed, "another file took its place; that one was sent");
         }
-        self.add_large(LargeFile::new(fd, step.path, meta), step.dir, step.name)?;
+        let file = LargeFile::new(fd, step.path, meta);
+        if !meta.is_as_at(&step.meta) {
+            self.take_extras(&file);
+        }
+        self.add_large(file, step.dir, step.name)?;
         Ok(meta.inode == step.meta.inode)
     }
 
     /// Plan the transfer's only source, a file that is open already.
     pub fn add_file_source(&mut self, file: LargeFile, name: &CStr) -> Result<(), Stopped> {
         self.entry.path = name.to_bytes().to_vec();
+        self.take_extras(&file);
         self.add_large(file, &Dir::nowhere(), name)
+    }
+
+    /// What else an open file has.
+    fn take_extras(&mut self, file: &LargeFile) {
+        let taken = self.emitter.context.asker.take(At::Open(file.fd()), file.meta(), &mut self.answers);
+        self.set_extras(&taken);
+    }
+
+    /// What else the entry at hand has, as far as its header has room.
+    fn set_extras(&mut self, taken: &Taken) {
+        for trouble in &taken.troubles {
+            self.note(trouble.kind, &trouble.detail);
+        }
+        self.entry.extras = taken.extras.clone();
+        if self.entry.extras.is_some() && self.entry.check().is_err() {
+            self.entry.extras = None;
+            self.note(NoteKind::Xattr, "there is no room for all its attributes and so long a path; none was sent");
+        }
+        self.extras = self.entry.extras.clone();
     }
 
     /// Plan an open file: header, slices, and its padding at the start of the next chunk.
@@ -233,6 +272,7 @@ impl Planner {
             what,
             dir: dir.clone(),
             meta,
+            extras: self.extras.clone(),
             header_len: header_len as u32,
             room: room as u32,
             name_len: name.count_bytes() as u32 + 1,

@@ -15,6 +15,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::{CStr, CString};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -22,6 +23,7 @@ use rustix::io::Errno;
 
 use super::ahead::{Ahead, BATCH_LEN, Found, Listing, Look, Scratch, Skipped, Subdir};
 use super::dirs::{Dir, Dirs, Gone, is_vanished};
+use super::extras::{Answers, Asker, Taken};
 use super::meta::Meta;
 use super::notes::NoteSink;
 use super::select::{Selection, Wanted};
@@ -41,7 +43,7 @@ impl Root {
     /// A source that is a directory. It is entered; `place` and `name` are where its own entry belongs.
     pub fn directory(place: Arc<Dir>, name: CString, dir: Arc<Dir>, meta: Meta) -> Root {
         let subdir = Subdir::new(dir, Wanted::ALL);
-        Root { place, name, look: Look { meta, found: Found::Directory(subdir) } }
+        Root { place, name, look: Look { meta, found: Found::Directory(subdir), taken: Taken::default() } }
     }
 
     /// Send of it what a list wants.
@@ -60,6 +62,8 @@ pub(super) struct Step<'a> {
     /// Its path in the transfer.
     pub path: &'a [u8],
     pub meta: Meta,
+    /// What else it has.
+    pub taken: &'a Taken,
     /// A symbolic link's target.
     pub target: &'a [u8],
 }
@@ -94,6 +98,7 @@ impl Walk {
         mut roots: Vec<Root>,
         selection: Arc<Selection>,
         dirs: Arc<Dirs>,
+        asker: Arc<Asker>,
         stats: Arc<Stats>,
         notes: Arc<NoteSink>,
         threads: usize,
@@ -107,7 +112,12 @@ impl Walk {
             }
             rule.is_none()
         });
-        let ahead = Ahead::new(dirs, selection, stats);
+        for Root { place, name, look } in &mut roots {
+            if let Some(fd) = place.pinned_handle() {
+                look.take(&asker, fd.as_fd(), name, &mut Answers::default());
+            }
+        }
+        let ahead = Ahead::new(dirs, selection, asker, stats);
         ahead.begin(roots.iter().map(|root| &root.look));
         let threads = (0..threads)
             .filter_map(|i| {
@@ -168,7 +178,10 @@ impl Walk {
                     Found::Symlink(target) => &target[..],
                     _ => b"",
                 };
-                return Some(Step { dir, name, path: &self.path, meta, target });
+                // A directory that was entered is on top of the stack.
+                let entered = self.stack.get(level.map_or(0, |level| level + 1));
+                let taken = entered.map_or(&look.taken, |frame| &frame.listing.taken);
+                return Some(Step { dir, name, path: &self.path, meta, taken, target });
             }
         }
     }

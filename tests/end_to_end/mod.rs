@@ -1,5 +1,6 @@
 //! The program as its users meet it: two processes, over loopback, from the command line to the exit code.
 
+mod attributes;
 mod changing;
 mod closed;
 mod commands;

@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::ends::{Run, is_root, recv, scratch, send, transfer};
+use crate::ends::{Run, TRUSTING, is_root, recv, scratch, send, transfer};
 use crate::trees::{
     Set, assert_listed, assert_same, list, random_bytes, set_mode, set_mtime, set_owner, small, spread_mtimes, write,
 };
@@ -179,7 +179,7 @@ fn a_tree_with_one_of_everything_arrives_as_it_was() {
         assert_same(&dest, &source);
         assert_eq!(receiver.err.lines().filter(|l| l.contains("warning")).count(), 0, "{receiver:?}");
     }
-    let receiver = recv(dir.path().join("narrow")).args(&["--window", "1M"]).start();
+    let receiver = recv(dir.path().join("narrow")).args(TRUSTING).args(&["--window", "1M"]).start();
     send(&source, receiver.port()).args(&["--streams", "4"]).outcome().expect(0);
     receiver.wait().expect(0);
     assert_same(dir.path().join("narrow"), &source);

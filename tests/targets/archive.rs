@@ -28,7 +28,7 @@ pub fn entries(input: &[u8]) {
         3 => EntryKind::Hardlink { target },
         _ => EntryKind::Fifo,
     };
-    let entry = Entry { path: path.to_vec(), kind, mode, uid, gid, mtime };
+    let entry = Entry { path: path.to_vec(), kind, mode, uid, gid, mtime, extras: None };
     if entry.check().is_err() {
         return;
     }

@@ -96,7 +96,7 @@ fn a_directory_that_vanished_before_it_was_listed_is_left_out_and_named_once() {
     let dirs = Arc::new(dirs::Dirs::new());
     let (stats, notes) = (Arc::new(Stats::default()), Arc::new(NoteSink::new()));
     let Named::Roots(roots) = open_tree(&[src.path().to_path_buf()]).unwrap().named else { unreachable!() };
-    let mut walk = Walk::new(roots, Arc::new(Selection::everything()), dirs, stats, notes.clone(), 0);
+    let mut walk = Walk::new(roots, Arc::new(Selection::everything()), dirs, asker(), stats, notes.clone(), 0);
     assert_eq!(walk.step().unwrap().path, b"");
     assert_eq!(walk.step().unwrap().path, b"a");
     std::fs::remove_dir_all(src.path().join("b")).unwrap();
@@ -279,7 +279,7 @@ fn a_directory_that_became_a_link_is_not_entered() {
     let dirs = Arc::new(dirs::Dirs::new());
     let (stats, notes) = (Arc::new(Stats::default()), Arc::new(NoteSink::new()));
     let Named::Roots(roots) = open_tree(&[src.path().to_path_buf()]).unwrap().named else { unreachable!() };
-    let mut walk = Walk::new(roots, Arc::new(Selection::everything()), dirs, stats, notes.clone(), 0);
+    let mut walk = Walk::new(roots, Arc::new(Selection::everything()), dirs, asker(), stats, notes.clone(), 0);
     while walk.step().unwrap().path != b"a" {}
     std::fs::remove_dir(src.path().join("b")).unwrap();
     std::os::unix::fs::symlink(outside.path(), src.path().join("b")).unwrap();

@@ -78,6 +78,7 @@ fn walk(path: &Path, threads: usize) -> (Vec<(Vec<u8>, meta::Meta)>, Vec<Note>) 
         roots,
         Arc::new(Selection::everything()),
         Arc::new(dirs::Dirs::new()),
+        asker(),
         stats.clone(),
         notes.clone(),
         threads,

@@ -179,6 +179,11 @@ impl Sent {
     }
 }
 
+/// Asks for everything.
+fn asker() -> Arc<Asker> {
+    Arc::new(Asker::new(Keep::default()))
+}
+
 /// In memory where that is possible: thousands of files and levels are made and removed.
 fn tree() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()

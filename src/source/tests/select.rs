@@ -79,7 +79,8 @@ fn an_excluded_directory_that_nobody_could_read_is_no_loss() {
     let dirs = Arc::new(dirs::Dirs::new());
     let (stats, notes) = (Arc::new(Stats::default()), Arc::new(NoteSink::new()));
     let Named::Roots(roots) = open_tree(&[src.path().to_path_buf()]).unwrap().named else { unreachable!() };
-    let mut walk = Walk::new(roots, Arc::new(Selection::open(&select).unwrap()), dirs, stats, notes.clone(), 0);
+    let mut walk =
+        Walk::new(roots, Arc::new(Selection::open(&select).unwrap()), dirs, asker(), stats, notes.clone(), 0);
     assert_eq!(walk.step().unwrap().path, b"");
     std::fs::remove_dir(src.path().join("closed")).unwrap();
     assert_eq!(walk.step().unwrap().path, b"f");

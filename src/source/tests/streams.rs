@@ -60,7 +60,7 @@ fn send_fd(fd: OwnedFd) -> Sent {
 
 fn start_fd(fd: OwnedFd, pool: Arc<Pool>) -> (Running, Arc<NoteSink>, Arc<Stats>) {
     let (stats, notes) = (Arc::new(Stats::default()), Arc::new(NoteSink::new()));
-    let context = Context::new(stats.clone(), notes.clone());
+    let context = Context::new(stats.clone(), notes.clone(), Keep::default());
     let running = run(pool, context, Stage::Input, move |mut emitter| {
         send_stream(&Origin { fd: fd.as_fd(), name: Path::new("the pipe"), producer: None }, &mut emitter)?;
         Ok(emitter)

@@ -1,0 +1,352 @@
+//! What files have besides content, mode, owner and time: extended attributes and ACLs of every kind arrive as they were,
+//! also through an archive that GNU tar and bsdtar read; what a destination cannot hold or may not be given is named.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::ends::{TRUSTING, is_root, recv, scratch, send, transfer};
+use crate::trees::{
+    Set, acl, assert_listed, assert_same, list, random_bytes, set_mode, set_owner, set_xattr, takes_xattr,
+};
+
+const NOBODY: u32 = u32::MAX;
+const ACCESS: &[u8] = b"system.posix_acl_access";
+const DEFAULT: &[u8] = b"system.posix_acl_default";
+
+/// Attributes of any name and value, on entries of every kind and size; without those that only root may set.
+fn plain(set: &Set) {
+    let many = set.file("many", b"x");
+    for (name, value) in [
+        (&b"user.plain"[..], &b"v"[..]),
+        (b"user.empty", b""),
+        (b"user.binary", &(0..=255).collect::<Vec<u8>>()),
+        (b"user.a=b", b"equals\nand\nlines"),
+        (b"user.50%", b"per cent"),
+        (b"user.%3D", b"what looks escaped"),
+        (b"user.record", b"x\n15 path=evil.x\n"),
+        (b"user.\n15 path=evil.x\n", b"a record for a name"),
+        (b"user.not \xff text", b"\xfe"),
+        (&[b"user.", &b"n".repeat(250)[..]].concat(), b"the longest name"),
+    ] {
+        set_xattr(&many, name, value);
+    }
+    for size in [0, 511, (1 << 20) - 700, 1 << 20, (2 << 20) + 5] {
+        let file = set.file(format!("sizes/{size}"), random_bytes(size as u64, size));
+        set_xattr(file, b"user.size", size.to_string().as_bytes());
+        set.file(format!("sizes/{size}+"), b"the one after");
+    }
+    set_xattr(set.dir("dir/below"), b"user.dir", b"of a directory");
+    set_xattr(set.path("dir"), b"user.dir", b"and the one above");
+    set_xattr(set.0, b"user.root", b"of the root");
+    set.file("linked", b"two names");
+    set.hard_link("linked", "second");
+    set_xattr(set.path("second"), b"user.both", b"names");
+    let closed = set.file("closed/file", b"nobody may write it");
+    set_xattr(&closed, b"user.closed", b"kept");
+    set_mode(&closed, 0o400);
+    set_xattr(set.path("closed"), b"user.closed", b"too");
+    set_mode(set.path("closed"), 0o500);
+}
+
+/// Whether the place has attributes at all.
+fn has_xattrs(dir: &Path) -> bool {
+    takes_xattr(dir, "user.probe", b"x")
+}
+
+#[test]
+fn extended_attributes_of_any_name_and_value_arrive_on_files_of_every_size_and_directories() {
+    let dir = scratch();
+    if !has_xattrs(dir.path()) {
+        return;
+    }
+    let source = dir.path().join("s");
+    fs::create_dir(&source).unwrap();
+    plain(&Set(&source));
+    transfer(&source, dir.path().join("d"), &["--streams", "3"]);
+    assert_same(dir.path().join("d"), &source);
+    assert_eq!(list(&source)[&b"many"[..]].xattrs.len(), 10);
+
+    // One file alone, too.
+    fs::create_dir(dir.path().join("one")).unwrap();
+    transfer(source.join("many"), dir.path().join("one"), &[]);
+    assert_eq!(list(dir.path().join("one"))[&b"many"[..]], list(&source)[&b"many"[..]]);
+    let both = [source.join("many"), source.join("dir")];
+    let receiver = recv(dir.path().join("two")).start();
+    send(&both[0], receiver.port()).args(&[both[1].to_str().unwrap()]).outcome().expect(0);
+    receiver.wait().expect(0);
+    let two = list(dir.path().join("two"));
+    assert_eq!(two[&b"many"[..]], list(&source)[&b"many"[..]]);
+    assert_eq!(two[&b"dir/below"[..]], list(&source)[&b"dir/below"[..]]);
+}
+
+#[test]
+fn a_value_of_64_kib_arrives_and_what_is_beyond_the_room_of_a_header_is_named() {
+    let dir = scratch();
+    if !takes_xattr(dir.path(), "user.probe", &[1; 64 << 10]) {
+        return;
+    }
+    let set = Set(dir.path());
+    let most = set.file("s/most", b"x");
+    for i in 0..7 {
+        set_xattr(&most, format!("user.{i}").as_bytes(), &random_bytes(i, 64 << 10));
+    }
+    transfer(set.path("s"), set.path("d"), &[]);
+    assert_same(set.path("d"), set.path("s"));
+
+    let too_much = set.file("s/too-much", b"y");
+    for i in 0..20 {
+        set_xattr(&too_much, format!("user.{i}").as_bytes(), &random_bytes(i, 60 << 10));
+    }
+    let receiver = recv(set.path("e")).start();
+    let sender = send(set.path("s"), receiver.port()).outcome();
+    for end in [sender, receiver.wait()] {
+        end.expect(1).tells("too-much: there is no room for its attribute user.");
+    }
+    let (is, should) = (list(set.path("e")), list(set.path("s")));
+    assert_eq!(is[&b"most"[..]], should[&b"most"[..]]);
+    let (is, should) = (&is[&b"too-much"[..]], &should[&b"too-much"[..]]);
+    assert_eq!((is.xattrs.len(), &is.content), (8, &should.content));
+    assert!(is.xattrs.iter().all(|(name, value)| should.xattrs[name] == *value));
+}
+
+#[test]
+fn lists_of_either_kind_arrive_in_numbers_that_nobody_here_has() {
+    let dir = scratch();
+    let list_of = |named: u16| {
+        acl(&[
+            (1, 7, NOBODY),
+            (2, named, 12345),
+            (2, 4, 54321),
+            (4, 5, NOBODY),
+            (8, 5, 4),
+            (16, 7, NOBODY),
+            (32, 4, NOBODY),
+        ])
+    };
+    if !takes_xattr(dir.path(), "system.posix_acl_access", &list_of(7)) {
+        return;
+    }
+    let set = Set(dir.path());
+    set_xattr(set.dir("s/journal"), ACCESS, &list_of(7));
+    set_xattr(set.path("s/journal"), DEFAULT, &list_of(5));
+    // It inherits the list of its directory, and a file of 0600 besides.
+    set.file("s/journal/heir", b"x");
+    set.dir("s/journal/below/deeper");
+    let file = set.file("s/file", b"x");
+    set_xattr(&file, ACCESS, &list_of(6));
+    let large = set.file("s/large", random_bytes(1, (1 << 20) + 1));
+    set_xattr(&large, ACCESS, &list_of(6));
+    set_xattr(set.fifo("s/fifo"), ACCESS, &list_of(2));
+    let minimal = acl(&[(1, 7, NOBODY), (4, 0, NOBODY), (32, 0, NOBODY)]);
+    set_xattr(set.dir("s/minimal"), DEFAULT, &minimal);
+    set.symlink("file", "s/link");
+    let (_, receiver) = transfer(set.path("s"), set.path("d"), &[]);
+    assert_same(set.path("d"), set.path("s"));
+    assert!(!receiver.report().contains("ACL"), "{receiver:?}");
+    let there = list(set.path("d"));
+    assert!(there[&b"journal/heir"[..]].xattrs.contains_key(ACCESS));
+    assert!(there[&b"journal/below/deeper"[..]].xattrs.contains_key(DEFAULT));
+    assert_eq!(there[&b"file"[..]].mode & 0o070, 0o070);
+
+    // Left out on request, on either side, with all else as it was.
+    for side in ["send", "recv"] {
+        let args = |this| if side == this { &["--no-acls"][..] } else { &[] };
+        let dest = set.path(side);
+        let receiver = recv(&dest).args(args("recv")).start();
+        send(set.path("s"), receiver.port()).args(args("send")).outcome().expect(0);
+        receiver.wait().expect(0);
+        let mut should = list(set.path("s"));
+        should.values_mut().for_each(|item| item.xattrs.clear());
+        assert_listed(&list(&dest), &should);
+    }
+}
+
+#[test]
+fn attributes_are_left_out_on_request_on_either_side() {
+    let dir = scratch();
+    if !has_xattrs(dir.path()) {
+        return;
+    }
+    let source = dir.path().join("s");
+    fs::create_dir(&source).unwrap();
+    plain(&Set(&source));
+    let mut should = list(&source);
+    should.values_mut().for_each(|item| item.xattrs.clear());
+    for side in ["send", "recv"] {
+        let args = |this| if side == this { &["--no-xattrs"][..] } else { &[] };
+        let dest = dir.path().join(side);
+        let receiver = recv(&dest).args(args("recv")).start();
+        send(&source, receiver.port()).args(args("send")).outcome().expect(0);
+        receiver.wait().expect(0);
+        assert_listed(&list(&dest), &should);
+    }
+}
+
+#[test]
+fn a_default_acl_and_a_setgid_bit_of_the_destination_leave_nothing_behind() {
+    let dir = scratch();
+    let default = acl(&[(1, 7, NOBODY), (2, 7, 12345), (4, 7, NOBODY), (16, 7, NOBODY), (32, 0, NOBODY)]);
+    if !takes_xattr(dir.path(), "system.posix_acl_access", &default) {
+        return;
+    }
+    let set = Set(dir.path());
+    set.file("s/a/b/file", b"x");
+    set.file("s/file", b"x");
+    set.file("s/large", random_bytes(1, (1 << 20) + 1));
+    set.fifo("s/fifo");
+    set.symlink("file", "s/link");
+    set_mode(set.path("s/a"), 0o711);
+    set_xattr(set.file("s/with", b"x"), ACCESS, &default);
+    // Into it, and into one that is made in it; and into one whose empty directories are there.
+    let set_up = |name: &str| {
+        let dest = set.dir(name);
+        set_xattr(&dest, DEFAULT, &default);
+        if rustix::process::geteuid().is_root() {
+            set_owner(&dest, 0, 4242);
+        }
+        set_mode(&dest, 0o2770);
+        dest
+    };
+    transfer(set.path("s"), set_up("d"), &[]);
+    assert_same(set.path("d"), set.path("s"));
+    transfer(set.path("s"), set_up("e").join("made"), &[]);
+    assert_same(set.path("e/made"), set.path("s"));
+    let there = set_up("f");
+    fs::create_dir_all(there.join("a/b")).unwrap();
+    transfer(set.path("s"), there, &[]);
+    assert_same(set.path("f"), set.path("s"));
+}
+
+#[test]
+fn gnu_tar_and_bsdtar_find_the_attributes_in_the_archive() {
+    let dir = scratch();
+    if !has_xattrs(dir.path()) {
+        return;
+    }
+    let source = dir.path().join("s");
+    fs::create_dir(&source).unwrap();
+    let set = Set(&source);
+    plain(&set);
+    let access = acl(&[(1, 6, NOBODY), (2, 7, 12345), (4, 4, NOBODY), (8, 5, 54321), (16, 7, NOBODY), (32, 4, NOBODY)]);
+    let acls = takes_xattr(dir.path(), "system.posix_acl_access", &access);
+    if acls {
+        set_xattr(set.file("acl/file", b"x"), ACCESS, &access);
+        set_xattr(set.path("acl"), DEFAULT, &access);
+    }
+    if rustix::process::geteuid().is_root() {
+        set_xattr(set.file("capable", b"x"), b"security.capability", b"\x01\0\0\x02\0\x04\0\0\0\0\0\0\0\0\0\0\0\0\0\0");
+        set_xattr(set.symlink("many", "link"), b"trusted.link", b"of a link");
+    }
+    let archive = dir.path().join("data.tar");
+    let receiver = recv("-").stdout(fs::File::create(&archive).unwrap()).start();
+    send(&source, receiver.port()).outcome().expect(0);
+    receiver.wait().expect(0);
+    for (program, args) in [
+        ("tar", &["--numeric-owner", "--xattrs", "--xattrs-include=*", "--acls", "-xpf"][..]),
+        ("bsdtar", &["--numeric-owner", "--xattrs", "--acls", "-xpf"]),
+    ] {
+        if !Command::new(program).arg("--version").stdout(Stdio::null()).status().is_ok_and(|s| s.success()) {
+            eprintln!("SKIPPED: there is no {program} here; scripts/test installs it");
+            continue;
+        }
+        let dest = dir.path().join(program);
+        fs::create_dir(&dest).unwrap();
+        let mut reader = Command::new(program);
+        reader.args(args).arg(&archive).arg("-C").arg(&dest).env("LC_ALL", "C.UTF-8");
+        let done = reader.output().unwrap();
+        assert!(done.status.success(), "{program}: {}", String::from_utf8_lossy(&done.stderr));
+        let (mut is, mut should) = (list(&dest), list(&source));
+        if program == "bsdtar" {
+            for item in should.values_mut() {
+                // It does not undo the escapes in names.
+                let escaped = |name: Vec<u8>| {
+                    let escaped = name.iter().map(|b| match b {
+                        b'=' => &b"%3D"[..],
+                        b'%' => b"%25",
+                        b => std::slice::from_ref(b),
+                    });
+                    escaped.collect::<Vec<_>>().concat()
+                };
+                item.xattrs = std::mem::take(&mut item.xattrs).into_iter().map(|(n, v)| (escaped(n), v)).collect();
+            }
+            // It leaves a directory that was there as it is.
+            let root = is.get_mut(&b""[..]).unwrap();
+            *root = should[&b""[..]].clone();
+        }
+        assert_listed(&is, &should);
+    }
+}
+
+#[test]
+fn attributes_that_lend_rights_are_withheld_and_named_unless_they_are_allowed() {
+    if !is_root("attributes that only root may set") {
+        return;
+    }
+    let dir = scratch();
+    let set = Set(dir.path());
+    let capability = b"\x01\0\0\x02\0\x04\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+    set_xattr(set.file("s/capable", b"x"), b"security.capability", capability);
+    set_owner(set.path("s/capable"), 1000, 1000);
+    set_xattr(set.path("s/capable"), b"security.capability", capability);
+    set_xattr(set.symlink("x", "s/link"), b"trusted.link", b"of a link");
+    set_xattr(set.dir("s/dir"), b"trusted.overlay.opaque", b"y");
+    set_xattr(set.file("s/both", b"x"), b"trusted.t", b"");
+    set_xattr(set.path("s/both"), b"user.u", b"");
+    set_xattr(set.fifo("s/fifo"), b"trusted.fifo", b"f");
+    transfer(set.path("s"), set.path("d"), &[]);
+    assert_same(set.path("d"), set.path("s"));
+
+    let receiver = recv(set.path("e")).start();
+    let sender = send(set.path("s"), receiver.port()).outcome();
+    for end in [sender, receiver.wait()] {
+        end.expect(1).tells("--allow caps").tells("--allow trusted");
+    }
+    let mut should = list(set.path("s"));
+    should.values_mut().for_each(|item| item.xattrs.retain(|name, _| name.starts_with(b"user.")));
+    assert_listed(&list(set.path("e")), &should);
+    let receiver = recv(set.path("f")).args(&["--allow", "caps"]).start();
+    send(set.path("s"), receiver.port()).outcome().expect(1);
+    receiver.wait().expect(1);
+    let there = list(set.path("f"));
+    assert_eq!(there[&b"capable"[..]].xattrs, BTreeMap::from([(b"security.capability".to_vec(), capability.to_vec())]));
+    assert!(there[&b"link"[..]].xattrs.is_empty());
+}
+
+#[test]
+fn modes_beyond_the_nine_bits_are_exact_if_they_may_be_and_withheld_from_files_if_not() {
+    let dir = scratch();
+    let set = Set(dir.path());
+    let modes = [0o4755, 0o2755, 0o6755, 0o1777, 0o2770, 0o3777];
+    for mode in modes {
+        for (path, mode) in [
+            (set.file(format!("s/f{mode:o}"), random_bytes(1, 10_000)), mode),
+            (set.file(format!("s/large{mode:o}"), random_bytes(2, (2 << 20) + 1)), mode),
+            (set.dir(format!("s/d{mode:o}")), mode),
+        ] {
+            if rustix::process::geteuid().is_root() {
+                set_owner(&path, 1000, 42);
+            }
+            set_mode(&path, mode);
+        }
+    }
+    transfer(set.path("s"), set.path("d"), &[]);
+    assert_same(set.path("d"), set.path("s"));
+    let mode = |path: &str| set.path(path).metadata().unwrap().mode() & 0o7777;
+    assert_eq!((mode("d/f6755"), mode("d/large4755"), mode("d/d3777")), (0o6755, 0o4755, 0o3777));
+
+    let receiver = recv(set.path("e")).start();
+    let sender = send(set.path("s"), receiver.port()).outcome();
+    for end in [sender, receiver.wait()] {
+        end.expect(1).tells("--allow suid");
+    }
+    let mut should = list(set.path("s"));
+    for item in should.values_mut().filter(|item| item.kind == rustix::fs::FileType::RegularFile) {
+        item.mode &= 0o1777;
+    }
+    assert_listed(&list(set.path("e")), &should);
+    assert_eq!(fs::metadata(set.path("e/f1777")).unwrap().permissions().mode() & 0o7777, 0o1777);
+    let _ = TRUSTING;
+}
