@@ -318,6 +318,8 @@ pub struct RecvOptions {
     pub sockets: SocketOptions,
     /// Senders cannot find it, they must name it.
     pub hidden: bool,
+    /// Zeros are not written into one file or onto a block device, where they need not be.
+    pub sparse: bool,
     /// What is let pass.
     pub allow: Allow,
     /// What is set on entries.
@@ -403,6 +405,7 @@ impl RecvOptions {
             port: limits::PORT,
             sockets: SocketOptions::default(),
             hidden: false,
+            sparse: false,
             allow: Allow::default(),
             keep: Keep::default(),
             timeout: limits::TIMEOUT_DEFAULT,

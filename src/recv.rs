@@ -63,7 +63,7 @@ pub fn run(options: RecvOptions, stats: Arc<Stats>) -> Result<Report, Error> {
 }
 
 fn apart(options: RecvOptions, stats: Arc<Stats>) -> Result<Report, Error> {
-    let mut prepared = Prepared::new(&options.destination)?.keeping(options.keep);
+    let mut prepared = Prepared::new(&options.destination)?.keeping(options.keep).sparse(options.sparse);
     look_at_sharing(&options, &prepared)?;
     let manifest = Manifest::begin(&options)?;
     if let Some(manifest) = &manifest {
@@ -221,6 +221,9 @@ async fn serve(
     let measuring = transfer.is_none();
     let (opened, manifest) = match transfer {
         Some(Transfer { prepared, manifest, offer }) => {
+            if let Some(lack) = prepared.shortage(&offer) {
+                (options.observer)(Event::Warning(lack));
+            }
             // A sender that has proved who it is will be known here.
             let trusted = false;
             let prepared = prepared.allowing(options.allow, trusted);

@@ -220,7 +220,11 @@ fn recv(typed: RecvTyped) -> Result<RecvOptions, Misuse> {
         (None, _, None) => return Err(Misuse::new("DEST is missing: where should it go?", USAGE)),
         (Some(_), false, None) => return Err(Misuse::new("recv takes one DEST", USAGE)),
     };
+    if typed.sparse && destination.takes_stdout() {
+        return Err(Misuse::new("--sparse is for a file or a block device: a pipe has no holes", USAGE));
+    }
     let mut options = RecvOptions::new(destination);
+    options.sparse = typed.sparse;
     let (bind, port) = typed.bind.unzip();
     options.port = match (port.flatten(), typed.port) {
         (Some(a), Some(b)) if a != b => {
@@ -439,6 +443,14 @@ mod tests {
         assert_eq!(json("blast recv --json --run cmd"), Some(true));
         assert_eq!(json("blast recv --json --run=cmd"), Some(true));
         assert_eq!(json("blast send --json --run cmd h"), Some(false));
+    }
+
+    #[test]
+    fn zeros_are_left_out_where_something_can_have_holes() {
+        assert!(received("recv --sparse d").sparse && !received("recv d").sparse);
+        for line in ["recv --sparse -", "recv --sparse --run cmd"] {
+            assert!(refused(line).what.contains("--sparse is for"), "{line}");
+        }
     }
 
     #[test]

@@ -167,6 +167,9 @@ pub struct RecvTyped {
     /// Do not answer 'blast send SRC... auto'; a sender must name this machine
     #[arg(long)]
     pub hidden: bool,
+    /// Do not write zeros: in one file leave holes in their place, on a block device let the device zero itself there
+    #[arg(long)]
+    pub sparse: bool,
     /// Let pass what is refused or withheld otherwise: suid (setuid and setgid bits), devices, caps (file capabilities),
     /// trusted (those attributes), labels (of SELinux and the like), shared (as root, a destination that everybody can
     /// write to)

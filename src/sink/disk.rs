@@ -5,11 +5,12 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::fs::{CWD, FileType, Mode, OFlags};
+use rustix::fs::{CWD, FallocateFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::raw::Target;
 use super::writer::write_at;
+use super::zeros::stretches;
 use super::{Failure, Shared, Stopped};
 use crate::device;
 use crate::error::Error;
@@ -19,7 +20,15 @@ use crate::stats::Stage;
 pub(super) struct Disk {
     fd: OwnedFd,
     size: u64,
+    /// Whether the device is asked to zero what is zeros, as long as it can.
+    zeroes: bool,
 }
+
+/// Shorter stretches of zeros are written: to ask the device costs a request of its own.
+const ZEROED_MIN: usize = 64 << 10;
+
+/// What the device zeroes begins and ends at multiples of this, whatever its sectors are.
+const ZEROED_ALIGNED: u64 = 4096;
 
 impl Disk {
     /// Have it alone. Refused if it is mounted, or held by anything that wants it alone, too.
@@ -48,7 +57,35 @@ impl Disk {
         if size == 0 {
             return Err(Error::Refused(format!("'{shown}' is a block device with nothing in it: it has 0 bytes")));
         }
-        Ok(Disk { fd, size })
+        Ok(Disk { fd, size, zeroes: false })
+    }
+
+    /// Let the device zero what is zeros, which may free room in what it is made of, and needs no bytes to be written.
+    pub fn zeroing(self, zeroes: bool) -> Disk {
+        Disk { zeroes, ..self }
+    }
+
+    /// Write content that may hold zeros.
+    fn write_stretches(&mut self, content: &[u8], offset: u64) -> Result<(), Errno> {
+        for (range, zeros) in stretches(content, offset) {
+            let (at, stretch) = (offset + range.start as u64, &content[range]);
+            let done = if zeros && stretch.len() >= ZEROED_MIN { self.zero(at, stretch.len() as u64) } else { 0 };
+            write_at(&self.fd, &stretch[done as usize..], at + done)?;
+        }
+        Ok(())
+    }
+
+    /// Have the device zero what begins at `at`; returns how much it has done.
+    fn zero(&mut self, at: u64, len: u64) -> u64 {
+        let len = len - len % ZEROED_ALIGNED;
+        // The system takes what lies behind the end for done; a write says that there is none.
+        if !self.zeroes || !at.is_multiple_of(ZEROED_ALIGNED) || at + len > self.size {
+            return 0;
+        }
+        // Made for files, it says of a device: these bytes read as zeros from now on, and the device did it itself.
+        let done = rustix::fs::fallocate(&self.fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, len);
+        self.zeroes = done.is_ok();
+        if done.is_ok() { len } else { 0 }
     }
 
     /// Bytes.
@@ -59,7 +96,11 @@ impl Disk {
 
 impl Target for Disk {
     fn write(&mut self, content: &[u8], offset: u64, shared: &Shared) -> Result<(), Stopped> {
-        write_at(&self.fd, content, offset).map_err(|errno| {
+        let written = match self.zeroes {
+            true => self.write_stretches(content, offset),
+            false => write_at(&self.fd, content, offset),
+        };
+        written.map_err(|errno| {
             let (destination, size) = (&shared.destination, self.size);
             let what = match errno {
                 Errno::NOSPC => format!("'{destination}' is full: it has {size} bytes, and more came"),

@@ -18,6 +18,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::attributes::{Already, Attributes, Object, Part, Who, apply, remove_default_acl, set_xattrs};
+use super::space::space;
 use super::{Failure, Shared, Stopped, describe};
 use crate::archive::{Entry, Extras};
 use crate::error::escape;
@@ -82,16 +83,7 @@ impl Handle {
 
     /// How full the file system is, for an error's text.
     pub fn space(&self) -> String {
-        match rustix::fs::fstatvfs(&self.fd) {
-            Ok(vfs) => format!(
-                " ({} of {} MiB and {} of {} inodes are free there)",
-                vfs.f_bavail.saturating_mul(vfs.f_frsize) >> 20,
-                vfs.f_blocks.saturating_mul(vfs.f_frsize) >> 20,
-                vfs.f_favail,
-                vfs.f_files
-            ),
-            Err(_) => String::new(),
-        }
+        space(&self.fd)
     }
 }
 

@@ -30,8 +30,10 @@ mod prepare;
 mod raw;
 mod record;
 mod shared;
+mod space;
 mod unpack;
 mod writer;
+mod zeros;
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};

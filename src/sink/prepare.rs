@@ -30,7 +30,9 @@ use super::consumer::Consumer;
 use super::disk::Disk;
 use super::jail::{Before, Identity, Jail};
 use super::output::Output;
+use super::raw::Wish;
 use super::shared::{Sharing, sharing};
+use super::space::shortage;
 use super::{OnError, Recorder, Shared, Sink, raw, unpack};
 use crate::child::Child;
 use crate::error::{Error, escape};
@@ -43,6 +45,8 @@ pub struct Prepared {
     target: Target,
     /// As given, escaped.
     shown: String,
+    /// Whether zeros need not be written.
+    sparse: bool,
     recorder: Option<Arc<Recorder>>,
     policy: Policy,
     confinement: Option<Confinement>,
@@ -89,7 +93,7 @@ impl Prepared {
             Destination::Run(command) => {
                 let shown = format!("the command '{}'", escape(command.as_bytes()));
                 let target = Target::Command(command.clone());
-                return Ok(Prepared { target, shown, recorder: None, policy: Policy::default(), confinement: None });
+                return Ok(Prepared::of(target, shown));
             }
             Destination::Path(path) => path,
         };
@@ -102,14 +106,31 @@ impl Prepared {
             Err(e) if e.kind() == io::ErrorKind::NotFound => missing(path, &shown)?,
             Err(e) => return Err(Error::Usage(format!("cannot use '{shown}': {e}"))),
         };
-        Ok(Prepared { target, shown, recorder: None, policy: Policy::default(), confinement: None })
+        Ok(Prepared::of(target, shown))
+    }
+
+    fn of(target: Target, shown: String) -> Prepared {
+        let policy = Policy::default();
+        Prepared { target, shown, sparse: false, recorder: None, policy, confinement: None }
     }
 
     /// Deliver to an open descriptor as to standard output.
     pub(crate) fn onto(fd: OwnedFd) -> Prepared {
         let shown = "standard output".into();
-        let policy = Policy::default();
-        Prepared { target: Target::Stdout(fd), shown, recorder: None, policy, confinement: None }
+        Prepared::of(Target::Stdout(fd), shown)
+    }
+
+    /// Do not write zeros: a file gets holes in their place, and a device zeroes itself there, if it can.
+    pub fn sparse(self, sparse: bool) -> Prepared {
+        Prepared { sparse, ..self }
+    }
+
+    /// In words, if what is offered is known to have no room here. It may yet get some, or shrink on a file system that
+    /// compresses.
+    pub fn shortage(&self, offer: &Offer) -> Option<String> {
+        let (Target::File { parent, .. } | Target::Missing { parent, .. }) = &self.target else { return None };
+        let lack = shortage(parent, size_of(offer).filter(|_| !self.sparse)?)?;
+        Some(format!("there may be too little room for '{}': {lack}", self.shown))
     }
 
     /// Let `recorder` write down what is received.
@@ -150,6 +171,13 @@ impl Prepared {
         if let Target::Device(disk) = &self.target {
             return fits(offer, disk.size(), &self.shown);
         }
+        if directory && self.sparse {
+            return Err(Error::Refused(format!(
+                "--sparse is for one file or a block device, and '{}' is to be a directory, in which files have the \
+                 holes that they had",
+                self.shown
+            )));
+        }
         match offer {
             Offer::Device { name, .. } if directory => Err(Error::Refused(format!(
                 "'{}' is a directory, and a block device's content is one file: name the file, as {}",
@@ -183,6 +211,7 @@ impl Prepared {
     ) -> Result<Sink, Error> {
         let layout = self.layout(offer)?;
         let directory = self.becomes_directory(offer);
+        let wish = Wish { needed: size_of(offer).filter(|_| layout == Layout::Raw), sparse: self.sparse };
         let on_error: OnError = Box::new(on_error);
         let shared = Shared::new(self.shown, self.policy, stats, on_error, self.recorder);
         // Before this thread is confined and signals are ignored, which the command would inherit.
@@ -207,7 +236,7 @@ impl Prepared {
                 Sink::start(shared, move |inlet, shared| raw::run(inlet, output, None, layout, shared))
             }
             Target::File { parent, name, empty } => {
-                let file = raw::File::create(parent, name.clone(), Some(empty), &shared)?;
+                let file = raw::File::create(parent, name.clone(), Some(empty), wish, &shared)?;
                 confine(&[(file.parent(), Leave::Names)]);
                 Sink::start(shared, move |inlet, shared| raw::run(inlet, file, Some(name), layout, shared))
             }
@@ -222,11 +251,12 @@ impl Prepared {
                 Ok(sink)
             }
             Target::Device(disk) => {
+                let disk = disk.zeroing(wish.sparse);
                 confine(&[]);
                 Sink::start(shared, move |inlet, shared| raw::run(inlet, disk, None, layout, shared))
             }
             Target::Missing { parent, name, .. } if !directory => {
-                let file = raw::File::create(parent, name.clone(), None, &shared)?;
+                let file = raw::File::create(parent, name.clone(), None, wish, &shared)?;
                 confine(&[(file.parent(), Leave::Names)]);
                 Sink::start(shared, move |inlet, shared| raw::run(inlet, file, Some(name), layout, shared))
             }
@@ -249,6 +279,14 @@ impl Prepared {
             Target::Directory { .. } => true,
             Target::Missing { directory, .. } => *directory || matches!(offer, Offer::Tree { .. }),
         }
+    }
+}
+
+/// Bytes of the one thing that is offered, if they are known.
+fn size_of(offer: &Offer) -> Option<u64> {
+    match offer {
+        Offer::File { size, .. } | Offer::Device { size, .. } => Some(*size),
+        Offer::Tree { .. } | Offer::Stream | Offer::Measure => None,
     }
 }
 

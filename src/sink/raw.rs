@@ -12,7 +12,9 @@ use blake3::Hasher;
 use rustix::fs::{AtFlags, Gid, Mode, Uid};
 use rustix::io::Errno;
 
+use super::space::space;
 use super::writer::{TempNames, name_file, write_at};
+use super::zeros::stretches;
 use super::{Failure, Inlet, Next, Shared, SinkEnd, Stopped};
 use crate::child::Exit;
 use crate::chunk::{Chunk, FileDigest};
@@ -161,17 +163,33 @@ pub(super) struct File {
     temp_name: Option<String>,
     /// The empty file that had the name before.
     empty: Option<Metadata>,
+    wish: Wish,
+}
+
+/// What is known of the bytes that will come, and what is wished for.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Wish {
+    /// How many they are, if that is known.
+    pub needed: Option<u64>,
+    /// Whether zeros need not be written: a new file has them, where nothing was written.
+    pub sparse: bool,
 }
 
 impl File {
     /// Create the temporary file.
-    pub fn create(parent: OwnedFd, name: Vec<u8>, empty: Option<Metadata>, shared: &Shared) -> Result<File, Error> {
+    pub fn create(
+        parent: OwnedFd,
+        name: Vec<u8>,
+        empty: Option<Metadata>,
+        wish: Wish,
+        shared: &Shared,
+    ) -> Result<File, Error> {
         let created = TempNames::new().create(&parent);
         let (fd, temp_name) = created.map_err(|errno| Error::Destination {
-            what: format!("cannot create a file beside '{}'", shared.destination),
+            what: format!("cannot create a file beside '{}'{}", shared.destination, space(&parent)),
             source: errno.into(),
         })?;
-        Ok(File { parent, name, fd, temp_name: Some(temp_name), empty })
+        Ok(File { parent, name, fd, temp_name: Some(temp_name), empty, wish })
     }
 
     /// The directory it is in.
@@ -206,14 +224,23 @@ impl File {
     }
 
     fn failed(&self, what: &str, offset: u64, errno: Errno, shared: &Shared) -> Stopped {
-        let what = format!("cannot {what} '{}' after {offset} bytes", shared.destination);
+        let of_all = self.wish.needed.map(|needed| format!(" of {needed}")).unwrap_or_default();
+        // Told before what was written is removed.
+        let free = if is_lack_of_space(errno) { space(&self.parent) } else { String::new() };
+        let what = format!("cannot {what} '{}' after {offset}{of_all} bytes{free}", shared.destination);
         shared.fail(Failure::Destination(what, errno))
     }
 }
 
 impl Target for File {
     fn write(&mut self, content: &[u8], offset: u64, shared: &Shared) -> Result<(), Stopped> {
-        write_at(&self.fd, content, offset).map_err(|errno| self.failed("write", offset, errno, shared))
+        let written = match self.wish.sparse {
+            false => write_at(&self.fd, content, offset),
+            true => stretches(content, offset)
+                .filter(|(_, zeros)| !zeros)
+                .try_for_each(|(range, _)| write_at(&self.fd, &content[range.clone()], offset + range.start as u64)),
+        };
+        written.map_err(|errno| self.failed("write", offset, errno, shared))
     }
 
     fn look(&mut self, _: u64, _: &Shared) -> Result<(), Stopped> {
@@ -222,7 +249,9 @@ impl Target for File {
 
     fn complete(&mut self, offset: u64, shared: &Shared) -> Result<(), Stopped> {
         let Some(temp_name) = self.temp_name.as_deref() else { return Ok(()) };
+        let whole = || if self.wish.sparse { rustix::fs::ftruncate(&self.fd, offset) } else { Ok(()) };
         self.set_attributes(shared)
+            .and_then(|()| whole())
             .and_then(|()| rustix::fs::fsync(&self.fd))
             .and_then(|()| self.give_name(temp_name))
             .map_err(|errno| self.failed("complete", offset, errno, shared))?;
@@ -237,6 +266,10 @@ impl Target for File {
     fn take_waited(&mut self) -> Duration {
         Duration::ZERO
     }
+}
+
+fn is_lack_of_space(errno: Errno) -> bool {
+    matches!(errno, Errno::NOSPC | Errno::DQUOT | Errno::FBIG)
 }
 
 impl Drop for File {

@@ -45,6 +45,28 @@ fn a_full_disk_ends_both_and_names_the_file_and_the_cause() {
 }
 
 #[test]
+fn one_file_without_room_is_warned_of_and_ends_both_with_what_is_free_and_what_was_needed() {
+    if !is_root("a full disk") {
+        return;
+    }
+    let dir = scratch();
+    let (source, space) = (dir.path().join("s"), dir.path().join("space"));
+    write(&source, random_bytes(1, 20 << 20));
+    fs::create_dir(&space).unwrap();
+    let script = "mount -t tmpfs -o size=8m small \"$1\" && exec \"$2\" recv --port 0 \"$1/image\"";
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-c", script, "sh"]).arg(&space).arg(BLAST);
+    let receiver = Run::of("recv", command, &[]).start();
+    let sender = send(&source, receiver.port()).start();
+    let (sender, receiver) = (sender.wait_within(SOON), receiver.wait_within(SOON));
+    for end in [&sender, &receiver] {
+        end.expect(5).claims_nothing().tells("No space left on device").tells("/space/image' after ");
+        end.tells(" of 20971520 bytes").tells("0 of 8 MiB and ").tells(&format!("are free on '{}'", space.display()));
+    }
+    receiver.tells("there may be too little room").tells("20971520 bytes are needed and 8388608 are free");
+}
+
+#[test]
 fn a_file_size_limit_is_an_error_in_words_and_no_signal() {
     let dir = scratch();
     write(dir.path().join("f"), random_bytes(1, 8 << 20));

@@ -25,3 +25,4 @@ mod strangers;
 mod streams;
 mod tree;
 mod wire_peer;
+mod zeros;
