@@ -142,7 +142,9 @@ impl Error {
             _ if matches!(self, Error::Command { .. }) => {
                 Some("see what the command itself says, above, and run both commands again once it works alone")
             }
-            _ if matches!(self, Error::Source { .. }) => None,
+            _ if matches!(self, Error::Source { .. }) => {
+                Some("see whether it is there, whether this user may read it, and whether its disk is sound")
+            }
             ExitCode::Usage => Some("see 'blast --help'"),
             ExitCode::Network => {
                 Some("check that 'blast recv' is running there and that its port is open, then run both commands again")
