@@ -31,7 +31,8 @@
 //! - **Two kinds of chunk.** A *mixed* chunk holds whole small entries, headers and padding; the worker that lays it
 //!   out opens and reads them there and then, so a file that has vanished or shrunk is left out or told truly and
 //!   disturbs no other. A *data* chunk is one aligned slice of a large file or raw stream and nothing else: it bypasses
-//!   the archive parser, and the slices' digests merge into the file's own BLAKE3.
+//!   the archive parser, and the slices' digests merge into the file's own BLAKE3. A file with holes travels as mixed
+//!   chunks, its map before its data: no hole is read, sent or written.
 //! - **Sealed once.** A chunk is kept as sealed until it is acknowledged, and what is sent again, on whatever link, is
 //!   the same bytes. The source is never read twice.
 //! - **Links pull.** A link takes the lowest waiting chunk when its socket has room, so fast and slow links each carry
@@ -94,7 +95,7 @@
 //! - Reading a file again to send it again, and checksums of whole files before sending.
 //! - Replacing anything in a destination: one that holds more than empty directories is refused.
 //! - In this version: encryption and authentication (the wire has their place; whoever reaches the port can talk to
-//!   it), resuming after either process has ended, starting the receiver over ssh, devices inside a tree and holes.
+//!   it), resuming after either process has ended, starting the receiver over ssh, and devices inside a tree.
 
 pub mod archive;
 pub mod child;

@@ -105,6 +105,20 @@ pub const PAX_LEN_MAX: usize = 800 << 10;
 /// header and content together do not fit one.
 pub const LARGE_FILE_LEN: u64 = CHUNK_LEN as u64;
 
+/// Extents of one sparse file. A file with more has its shortest holes filled with zeros on the way.
+pub const SPARSE_EXTENTS_MAX: usize = 1 << 20;
+
+/// Holes begin and end at multiples of this many bytes, and shorter ones are carried as zeros: what a file system can
+/// leave out, and more than an extent costs in the map.
+pub const HOLE_LEN_MIN: u64 = 4 << 10;
+
+/// Holes of a file that was changed shortly before are read all the same if they are no longer than this together.
+pub const HOLES_READ_MAX: u64 = 64 << 20;
+
+/// A file whose last change is no older than this when a transfer begins may have data that its file system does not
+/// tell of yet.
+pub const SETTLED: Duration = Duration::from_secs(60);
+
 /// Notes kept by name on either side; beyond it they are only counted.
 pub const NOTES_MAX: usize = 10_000;
 
@@ -292,6 +306,7 @@ const _: () = assert!(LINKS_MAX <= 64, "one bit of a word for each link");
 const _: () = assert!((LINKS_MAX * BWLIMIT_PIECE_MIN) as u64 * 2 < BWLIMIT_MIN * IDLE_TIMEOUT.as_secs());
 const _: () = assert!(PATH_LEN_MAX * 2 + TARGET_LEN_MAX < PAX_LEN_MAX);
 const _: () = assert!(PAX_LEN_MAX + 4 * 512 <= CHUNK_LEN);
+const _: () = assert!(HOLE_LEN_MIN.is_multiple_of(1024) && (CHUNK_LEN as u64).is_multiple_of(HOLE_LEN_MIN));
 const _: () = assert!(HEDGE_MAX.as_millis() < IDLE_TIMEOUT.as_millis());
 const _: () = assert!(HEARTBEAT.as_millis() < HEARTBEAT_LATE.as_millis());
 const _: () = assert!(HEARTBEAT.as_millis() * 3 < IDLE_TIMEOUT.as_millis());

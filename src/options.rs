@@ -230,6 +230,8 @@ pub struct SendOptions {
     pub window_chunks: Option<u32>,
     /// What is read of entries.
     pub keep: Keep,
+    /// Whether holes in files are looked for; otherwise they are sent as the zeros that they read as.
+    pub sparse: bool,
     /// Where the BLAKE3 of every file is written to, if anywhere.
     pub manifest: Option<PathBuf>,
     /// Where events go.
@@ -390,6 +392,7 @@ impl SendOptions {
             timeout: limits::TIMEOUT_DEFAULT,
             window_chunks: None,
             keep: Keep::default(),
+            sparse: true,
             manifest: None,
             observer: Arc::new(|_| {}),
         }

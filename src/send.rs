@@ -24,6 +24,7 @@ use std::ffi::OsString;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::SystemTime;
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -121,7 +122,7 @@ impl Source {
             Sources::Stdin => Ok(Source::Stdin),
             Sources::Run(command) => Ok(Source::Run(command.clone())),
             Sources::Paths(paths) => {
-                let tree = source::open_tree(paths)?.keeping(options.keep);
+                let tree = source::open_tree(paths)?.keeping(options.keep).with_holes(options.sparse.then(holes));
                 Ok(Source::Tree(Box::new(tree.selected(Selection::open(&options.select)?)?)))
             }
         }
@@ -141,6 +142,13 @@ impl Source {
             Source::Tree(tree) => tree.offer(),
         }
     }
+}
+
+/// How holes are found: what has changed shortly before now, or changes from now on, is looked at more closely.
+fn holes() -> source::Holes {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let settled = now.saturating_sub(limits::SETTLED).as_secs();
+    source::Holes::new(i64::try_from(settled).unwrap_or(i64::MAX))
 }
 
 async fn converse(

@@ -324,7 +324,7 @@ fn compare(reader: &Reader, tree: &Tree, root: &OwnedFd, scratch: &Path, ids: bo
         };
         let file_type = FileType::from_raw_mode(stat.st_mode);
         let expected_type = match &entry.kind {
-            EntryKind::File { .. } => FileType::RegularFile,
+            EntryKind::File { .. } | EntryKind::Sparse { .. } => FileType::RegularFile,
             EntryKind::Directory => FileType::Directory,
             EntryKind::Symlink { .. } => FileType::Symlink,
             EntryKind::Fifo => FileType::Fifo,

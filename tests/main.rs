@@ -22,6 +22,7 @@ mod sink_feed;
 mod sink_forge;
 mod sink_forged;
 mod sink_hostile;
+mod sink_sparse;
 mod sink_table;
 mod sink_tree;
 mod targets;

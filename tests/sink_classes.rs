@@ -199,13 +199,13 @@ fn maps_of_holes_are_refused_by_name_in_all_their_forms() {
     refused(&forge::block(b'S', b"sparse", &[(SIZE, &octal(1))]), "entry type 'S'");
     let old = record("GNU.sparse.map", "0,1,".repeat(100_000) + "0,1");
     refused(&extended(&old), "extended header key 'GNU.sparse.map'");
-    let new = [record("GNU.sparse.major", "1"), record("GNU.sparse.minor", "0"), record("GNU.sparse.name", "x")];
-    let map = format!("{}\n", u64::MAX);
-    let file = forge::block(b'0', b"GNUSparseFile.0/x", &[(SIZE, &octal(map.len() as u64))]);
-    refused(
-        &[extended(new.concat()), file, content(map.as_bytes())].concat(),
-        "extended header key 'GNU.sparse.major'",
-    );
+    let new = [("major", "1"), ("minor", "0"), ("name", "x"), ("realsize", "1099511627776")];
+    let new = new.map(|(key, value)| record(&format!("GNU.sparse.{key}"), value));
+    let file = forge::block(b'0', b"GNUSparseFile.0/x", &[(SIZE, &octal(512))]);
+    for map in [format!("{}\n", u64::MAX), "1048578\n".into()] {
+        let bytes = [extended(new.concat()), file.clone(), content(map.as_bytes())].concat();
+        refused(&bytes, "the map of a sparse file has too many extents");
+    }
 }
 
 /// CVE-2025-59343: a link to a sibling whose name began like the destination's passed for one inside.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{ArchiveError, Extras, header_len};
+use super::{ArchiveError, BLOCK_LEN, Extras, header_len};
 use crate::error::escape;
 use crate::limits::{NAME_LEN_MAX, PATH_LEN_MAX, PAX_LEN_MAX, TARGET_LEN_MAX};
 
@@ -25,13 +25,20 @@ pub struct Entry {
     pub extras: Option<Arc<Extras>>,
 }
 
-/// What an entry is. Character and block devices will be variants here, a sparse file a map beside the size.
+/// What an entry is. Character and block devices will be variants here.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum EntryKind {
     /// A regular file; that many bytes of content follow the header.
     File {
         /// Bytes of content.
         size: u64,
+    },
+    /// A regular file with holes; its map and its data without the holes follow the header.
+    Sparse {
+        /// Bytes of the file, its holes included.
+        size: u64,
+        /// Bytes of map and data.
+        packed: u64,
     },
     /// A directory.
     Directory,
@@ -50,10 +57,11 @@ pub enum EntryKind {
 }
 
 impl EntryKind {
-    /// Bytes of content between the header and the padding.
+    /// Bytes between the header and the padding.
     pub fn content_len(&self) -> u64 {
         match self {
             EntryKind::File { size } => *size,
+            EntryKind::Sparse { packed, .. } => *packed,
             _ => 0,
         }
     }
@@ -107,6 +115,18 @@ impl Entry {
             // The system's file offsets are signed.
             EntryKind::File { size } if i64::try_from(*size).is_err() => {
                 return Err(ArchiveError::Number { field: "size" });
+            }
+            EntryKind::Sparse { size, packed } => {
+                let wrong = |why| Err(ArchiveError::Sparse { path: shown(&self.path), why });
+                if i64::try_from(*size).is_err() || i64::try_from(*packed).is_err() {
+                    return Err(ArchiveError::Number { field: "size" });
+                }
+                if *size == 0 {
+                    return wrong("has no room for a hole");
+                }
+                if *packed < BLOCK_LEN as u64 {
+                    return wrong("leaves no room for the map");
+                }
             }
             EntryKind::File { .. } | EntryKind::Directory | EntryKind::Fifo => {}
         }

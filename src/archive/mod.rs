@@ -26,6 +26,7 @@
 //! | `hdrcharset` | a path or target below is not UTF-8; the value is `BINARY` | |
 //! | `path` | it cannot be split | as much of the last component as fits |
 //! | `linkpath` | more than 100 bytes | its first 100 bytes |
+//! | `GNU.sparse.major`, `.minor`, `.name`, `.realsize` | a sparse file; the values are `1`, `0`, its path and its size with its holes | see below |
 //! | `size` | 8 GiB and more | 0 |
 //! | `uid`, `gid` | more than 2097151 | 0 |
 //! | `mtime` | fraction of a second, before 1970, or from 8589934592 s (2242) on | whole seconds, or 0 if out of range |
@@ -48,6 +49,16 @@
 //! `=` is `%3D`, as with GNU tar. The value is as it is. All that one entry has is at most [`limits::XATTRS_LEN_MAX`]. A
 //! hard link has neither attributes nor ACL: the entry that it is one more name of has them.
 //!
+//! *Sparse files.* A file with holes is an entry in the format that GNU tar calls 1.0: its block holds the number of bytes
+//! that follow, and a name for readers that do not know the format, `GNUSparseFile.0/` and the last component of the
+//! path, cut to fit the field, with the directory before it as the prefix if that fits. What follows is its map, then
+//! its data without the holes, then padding. The map is lines of decimal numbers, then zeros up to a multiple of 512: how
+//! many extents there are, then the offset and the length of each. Extents are in order and not empty, a hole is between
+//! any two, and each begins and ends at a multiple of 512 or at the file's end (a reader that takes the data by blocks
+//! finds the same as one that takes it by bytes). An extent of no length at the file's size says that a hole ends the
+//! file, and is there exactly then; all others hold data. There is at least one hole, and there are at most
+//! [`limits::SPARSE_EXTENTS_MAX`] extents with data: of a file with more, the shortest holes are carried as zeros.
+//!
 //! Nothing else exists: no global headers, no GNU types, no base-256 numbers. So an entry has exactly one encoding, and
 //! [`Parser`] accepts no other: what it accepts is, byte for byte, what [`write_header`] writes. Any difference between
 //! our reading of a stream and another tar's could then only come from our own writer, whose output GNU tar and bsdtar
@@ -58,8 +69,8 @@
 //! records that are not ASCII. GNU tar 1.34 takes names as they are, but prints a line for each `hdrcharset`, which is
 //! why it is used only where bsdtar needs it. bsdtar does not undo the escapes in names of extended attributes.
 //!
-//! Device nodes and holes are not carried yet. Their place is a variant of [`EntryKind`] and records in the table above
-//! (`GNU.sparse.*`); until then such records and types are refused by name like any other unknown one.
+//! Device nodes are not carried yet. Their place is a variant of [`EntryKind`]; until then they are refused like any other
+//! unknown type.
 
 mod acl;
 mod entry;
@@ -67,6 +78,7 @@ mod extras;
 mod header;
 mod parse;
 mod pax;
+mod sparse;
 #[cfg(test)]
 mod tests;
 mod write;
@@ -75,6 +87,7 @@ pub use acl::{Acl, AclEntry, AclWho};
 pub use entry::{Entry, EntryKind, Timestamp};
 pub use extras::{Extras, Xattr};
 pub use parse::{Parsed, Parser, check_padding};
+pub use sparse::{Extent, MapReader, MapWriter, SparseMap, check_extents};
 pub use write::{header_len, write_header};
 
 #[cfg(doc)]
@@ -167,6 +180,20 @@ pub enum ArchiveError {
     Acl {
         /// The record's key.
         key: &'static str,
+    },
+    /// The records that make a file a sparse one contradict each other, or the block.
+    #[error("the header of sparse file '{path}' {why}")]
+    Sparse {
+        /// The file's path, escaped, its beginning if it is long.
+        path: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// The map of a sparse file.
+    #[error("the map of a sparse file {why}")]
+    SparseMap {
+        /// What is wrong with it.
+        why: &'static str,
     },
     /// Something that is not a file claims to have content.
     #[error("an entry that is not a file has a size")]

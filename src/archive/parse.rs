@@ -113,6 +113,32 @@ struct Records<'a> {
     gid: Option<u64>,
     mtime: Option<Timestamp>,
     extras: Extras,
+    sparse: SparseRecords<'a>,
+}
+
+/// Those of a sparse file.
+#[derive(Default)]
+struct SparseRecords<'a> {
+    major: Option<&'a [u8]>,
+    minor: Option<&'a [u8]>,
+    name: Option<&'a [u8]>,
+    realsize: Option<u64>,
+}
+
+impl SparseRecords<'_> {
+    /// Path and size, if it is one.
+    fn file(&self) -> Result<Option<(&[u8], u64)>, &'static str> {
+        match self {
+            SparseRecords { major: None, minor: None, name: None, realsize: None } => Ok(None),
+            SparseRecords { major: Some(b"1"), minor: Some(b"0"), name: Some(name), realsize: Some(size) } => {
+                Ok(Some((name, *size)))
+            }
+            SparseRecords { major: Some(_), minor: Some(_), name: Some(_), realsize: Some(_) } => {
+                Err("is of another version of the format than 1.0")
+            }
+            _ => Err("lacks one of the version, the name and the size"),
+        }
+    }
 }
 
 impl Records<'_> {
@@ -128,6 +154,13 @@ impl Records<'_> {
                 b"uid" => set("uid", &mut records.uid, number("uid", parse_decimal(value))?)?,
                 b"gid" => set("gid", &mut records.gid, number("gid", parse_decimal(value))?)?,
                 b"mtime" => set("mtime", &mut records.mtime, number("mtime", parse_time(value))?)?,
+                b"GNU.sparse.major" => set("GNU.sparse.major", &mut records.sparse.major, value)?,
+                b"GNU.sparse.minor" => set("GNU.sparse.minor", &mut records.sparse.minor, value)?,
+                b"GNU.sparse.name" => set("GNU.sparse.name", &mut records.sparse.name, value)?,
+                b"GNU.sparse.realsize" => {
+                    let size = number("size of a sparse file", parse_decimal(value))?;
+                    set("GNU.sparse.realsize", &mut records.sparse.realsize, size)?;
+                }
                 _ => records.extra(key, value)?,
             }
         }
@@ -164,7 +197,10 @@ fn number<T>(field: &'static str, value: Option<T>) -> Result<T, ArchiveError> {
 fn assemble(fields: &Fields<'_>, records: Records<'_>) -> Result<Entry, ArchiveError> {
     let size = records.size.unwrap_or(fields.size);
     let target = records.linkpath.unwrap_or(fields.linkname).to_vec();
+    let sparse = records.sparse.file();
+    let sparse = sparse.map_err(|why| ArchiveError::Sparse { path: shown(fields.name), why })?;
     let kind = match fields.type_flag {
+        b'0' if let Some((_, real)) = sparse => EntryKind::Sparse { size: real, packed: size },
         b'0' => EntryKind::File { size },
         b'1' => EntryKind::Hardlink { target },
         b'2' => EntryKind::Symlink { target },
@@ -176,8 +212,13 @@ fn assemble(fields: &Fields<'_>, records: Records<'_>) -> Result<Entry, ArchiveE
         return Err(ArchiveError::SizeWithoutContent);
     }
     let id = |field, record: Option<u64>, base| number(field, u32::try_from(record.unwrap_or(base)).ok());
+    let path = match (&kind, sparse) {
+        (EntryKind::Sparse { .. }, Some((path, _))) => path.to_vec(),
+        // What is no file but has these records is found when it is written again.
+        _ => assemble_path(fields, &records, kind.is_directory()),
+    };
     Ok(Entry {
-        path: assemble_path(fields, &records, kind.is_directory()),
+        path,
         kind,
         mode: number("mode", u32::try_from(fields.mode).ok())?,
         uid: id("uid", records.uid, fields.uid)?,
@@ -365,7 +406,7 @@ mod tests {
         for key in [
             "comment",
             "atime",
-            "GNU.sparse.major",
+            "GNU.sparse.map",
             "SCHILY.acl.ace",
             "SCHILY.xattr",
             "RHT.security.selinux",
@@ -377,6 +418,31 @@ mod tests {
         ] {
             let bytes = [extended(&[(key, b"1")]), base.clone()].concat();
             assert_eq!(refused(&bytes), ArchiveError::UnknownKey { key: crate::error::escape(key.as_bytes()) });
+        }
+        let version: [(&str, &[u8]); 2] = [("GNU.sparse.major", b"1"), ("GNU.sparse.minor", b"0")];
+        let name: (&str, &[u8]) = ("GNU.sparse.name", b"a");
+        let size: (&str, &[u8]) = ("GNU.sparse.realsize", b"9");
+        for (records, why) in [
+            (vec![version[0]], "lacks one of"),
+            (vec![version[0], version[1], name], "lacks one of"),
+            (vec![name, size], "lacks one of"),
+            (vec![version[0], ("GNU.sparse.minor", b"1"), name, size], "another version"),
+            (vec![("GNU.sparse.major", b"0"), version[1], name, size], "another version"),
+            (vec![version[0], version[1], name, ("GNU.sparse.realsize", b"0")], "no room for a hole"),
+            (vec![version[0], version[1], name, size], "no room for the map"),
+        ] {
+            let error = refused(&[extended(&records), block(b'0', "GNUSparseFile.0/a", |_| {})].concat());
+            assert!(error.to_string().contains(why), "{error}");
+        }
+        // Whole and in order, but on what is no file, or under another name than ours.
+        let records = [version[0], version[1], name, size];
+        for bytes in [
+            block(b'5', "GNUSparseFile.0/a", |_| {}),
+            block(b'0', "GNUSparseFile.1/a", |f| f.size = 512),
+            block(b'0', "a", |f| f.size = 512),
+        ] {
+            let error = refused(&[extended(&records), bytes].concat());
+            assert!(matches!(error, ArchiveError::NotCanonical { .. }), "{error}");
         }
         let too_long = block(b'x', "././@PaxHeader", |f| f.size = PAX_LEN_MAX as u64 + 1);
         assert_eq!(refused(&too_long), ArchiveError::ExtendedTooLong { len: PAX_LEN_MAX as u64 + 1 });

@@ -56,6 +56,7 @@ struct Extended<'a> {
     binary: bool,
     path: Option<Value<'a>>,
     linkpath: Option<&'a [u8]>,
+    sparse: Option<Sparse<'a>>,
     size: Option<Decimal>,
     uid: Option<Decimal>,
     gid: Option<Decimal>,
@@ -70,17 +71,24 @@ impl Extended<'_> {
     fn of(entry: &Entry) -> Extended<'_> {
         let target = entry.kind.target().unwrap_or_default();
         let size = entry.kind.content_len();
+        let sparse = match entry.kind {
+            EntryKind::Sparse { size, .. } => Some(Sparse::of(&entry.path, size)),
+            _ => None,
+        };
         let split = split(entry);
         let slash: &[u8] = if entry.kind.is_directory() { b"/" } else { b"" };
-        let path = split.is_none().then_some([&entry.path, slash]);
+        let path = (split.is_none() && sparse.is_none()).then_some([&entry.path[..], slash]);
         let linkpath = (target.len() > NAME_FIELD_LEN).then_some(target);
         let is_text = |value: Option<&[u8]>| value.is_none_or(|value| std::str::from_utf8(value).is_ok());
         let plain_time = entry.mtime.nanos == 0 && (0..=OCTAL_11_MAX as i64).contains(&entry.mtime.secs);
         let beyond = |n: u64, max: u64| (n > max).then(|| Decimal::of(n));
         let mut extended = Extended {
-            binary: !(is_text(path.map(|[path, _]| path)) && is_text(linkpath)),
+            binary: !(is_text(path.map(|[path, _]| path))
+                && is_text(linkpath)
+                && is_text(sparse.as_ref().map(|sparse| sparse.path))),
             path,
             linkpath,
+            sparse,
             size: beyond(size, OCTAL_11_MAX),
             uid: beyond(entry.uid.into(), OCTAL_7_MAX),
             gid: beyond(entry.gid.into(), OCTAL_7_MAX),
@@ -105,10 +113,19 @@ impl Extended<'_> {
         fn number(n: &Option<Decimal>) -> Option<Value<'_>> {
             n.as_ref().map(|n| [n.text(), b""])
         }
-        let records: [(&'static [u8], Option<Value<'_>>); 7] = [
-            (b"hdrcharset", self.binary.then_some([b"BINARY", b""])),
+        fn fixed(present: bool, value: &[u8]) -> Option<Value<'_>> {
+            present.then_some([value, b""])
+        }
+        let is_sparse = self.sparse.is_some();
+        let (name, realsize) = self.sparse.as_ref().map(|s| ([s.path, b""], [s.size.text(), b""])).unzip();
+        let records: [(&'static [u8], Option<Value<'_>>); 11] = [
+            (b"hdrcharset", fixed(self.binary, b"BINARY")),
             (b"path", self.path),
             (b"linkpath", self.linkpath.map(|target| [target, b""])),
+            (b"GNU.sparse.major", fixed(is_sparse, b"1")),
+            (b"GNU.sparse.minor", fixed(is_sparse, b"0")),
+            (b"GNU.sparse.name", name),
+            (b"GNU.sparse.realsize", realsize),
             (b"size", number(&self.size)),
             (b"uid", number(&self.uid)),
             (b"gid", number(&self.gid)),
@@ -154,6 +171,38 @@ impl Extra<'_> {
     }
 }
 
+/// A sparse file's real path and size, and what its block is called for readers that do not know the format.
+struct Sparse<'a> {
+    path: &'a [u8],
+    size: Decimal,
+    prefix: &'a [u8],
+    name: [u8; NAME_FIELD_LEN],
+    name_len: usize,
+}
+
+impl<'a> Sparse<'a> {
+    /// What GNU tar puts before the last component, with a number in place of its process id.
+    const DIRECTORY: &'static [u8] = b"GNUSparseFile.0/";
+
+    fn of(path: &'a [u8], size: u64) -> Sparse<'a> {
+        let (above, last) = match path.iter().rposition(|b| *b == b'/') {
+            Some(slash) => (&path[..slash], &path[slash + 1..]),
+            None => (&b""[..], path),
+        };
+        let prefix = if above.len() <= PREFIX_FIELD_LEN { above } else { b"" };
+        let directory_len = Sparse::DIRECTORY.len();
+        let last = &last[..last.len().min(NAME_FIELD_LEN - directory_len)];
+        let mut name = [0; NAME_FIELD_LEN];
+        name[..directory_len].copy_from_slice(Sparse::DIRECTORY);
+        name[directory_len..directory_len + last.len()].copy_from_slice(last);
+        Sparse { path, size: Decimal::of(size), prefix, name, name_len: directory_len + last.len() }
+    }
+
+    fn name(&self) -> &[u8] {
+        &self.name[..self.name_len]
+    }
+}
+
 fn extended_fields(body_len: u64) -> Fields<'static> {
     Fields {
         type_flag: b'x',
@@ -169,16 +218,19 @@ fn extended_fields(body_len: u64) -> Fields<'static> {
     }
 }
 
-fn base_fields<'a>(entry: &'a Entry, extended: &Extended<'a>) -> Fields<'a> {
+fn base_fields<'a>(entry: &'a Entry, extended: &'a Extended<'a>) -> Fields<'a> {
     let type_flag = match entry.kind {
-        EntryKind::File { .. } => b'0',
+        EntryKind::File { .. } | EntryKind::Sparse { .. } => b'0',
         EntryKind::Hardlink { .. } => b'1',
         EntryKind::Symlink { .. } => b'2',
         EntryKind::Directory => b'5',
         EntryKind::Fifo => b'6',
     };
     let within = |n: u64, max: u64| if n <= max { n } else { 0 };
-    let (prefix, name) = extended.split.unwrap_or_else(|| (b"", stand_in(entry)));
+    let (prefix, name) = match &extended.sparse {
+        Some(sparse) => (sparse.prefix, sparse.name()),
+        None => extended.split.unwrap_or_else(|| (b"", stand_in(entry))),
+    };
     let target = entry.kind.target().unwrap_or_default();
     Fields {
         type_flag,

@@ -4,6 +4,7 @@ mod digest;
 mod gauge;
 mod pool;
 mod seal;
+mod subtrees;
 
 use std::sync::Arc;
 
@@ -12,6 +13,7 @@ pub use digest::{FileDigest, Misplaced, Ordered, TransferDigest, chunk_digest};
 pub use gauge::{Compressed, Gauge, Look};
 pub use pool::{Buf, Pool, SharedBuf};
 pub use seal::{OpenError, Opener, Sealer};
+pub use subtrees::{PartHasher, SparseHasher, Subtree, TreeDigest};
 
 use crate::ids::{Digest, Seq};
 

@@ -176,6 +176,7 @@ fn send(typed: SendTyped, exists: &dyn Fn(&Path) -> bool) -> Result<SendOptions,
     for BwlimitTyped { link, rate } in typed.bwlimits {
         options.bwlimit.set(link, rate);
     }
+    options.sparse = !typed.no_sparse;
     options.sockets = typed.common.sockets();
     options.timeout = typed.common.timeout.unwrap_or(options.timeout);
     options.window_chunks = typed.common.window;

@@ -147,6 +147,9 @@ pub struct SendTyped {
     /// 1MB, 80mbit (default: 0, no limit)
     #[arg(long = "bwlimit", value_name = "[IFACE=]RATE", value_parser = bwlimit)]
     pub bwlimits: Vec<BwlimitTyped>,
+    /// Do not look for holes in files: read them and send them as the zeros that they read as
+    #[arg(long)]
+    pub no_sparse: bool,
     #[command(flatten)]
     pub common: CommonTyped,
 }

@@ -31,6 +31,7 @@ mod raw;
 mod record;
 mod shared;
 mod space;
+mod spread;
 mod unpack;
 mod writer;
 mod zeros;

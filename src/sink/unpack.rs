@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use super::jail::{Devices, Dir, Jail, shown};
 use super::writer::{self, Job, TempNames, What, Work};
 use super::{Failure, Inlet, Next, Shared, SinkEnd, Stopped};
-use crate::archive::{self, ArchiveError, Entry, EntryKind, Parser};
+use crate::archive::{self, ArchiveError, Entry, EntryKind, MapReader, Parser, SparseMap};
 use crate::chunk::{Chunk, ChunkKind};
 use crate::limits::CHUNK_LEN;
 use crate::queue::{self, Putter};
@@ -63,6 +63,10 @@ enum At {
     Header,
     /// Inside a large file, whose writer has the number. It may be nobody, if the file could not be placed.
     Content { writer: Option<usize>, size: u64, offset: u64 },
+    /// After the header of a sparse file, in its map.
+    Map { entry: Box<Entry>, reader: MapReader },
+    /// In a sparse file's data, of which so many bytes are to come; then the padding. Its writer has the number.
+    Data { writer: Option<usize>, left: u64, padding: usize },
     /// After a large file, before its padding.
     Padding(usize),
 }
@@ -171,13 +175,21 @@ impl<'a> Unpack<'a> {
             At::Header => 0,
             At::Padding(len) => self.padding(content, 0, len)?,
             At::Content { .. } => return Err(self.violation("a header came in the middle of a file")),
+            At::Map { .. } | At::Data { .. } => return self.packed(chunk),
         };
         self.at = At::Header;
         while let Some(parsed) = self.parser.next(&content[at..]).map_err(|e| self.malformed(&e))? {
             at += parsed.header_len;
             let size = parsed.entry.kind.content_len();
+            let is_sparse = matches!(parsed.entry.kind, EntryKind::Sparse { .. });
             self.counts.entries += 1;
-            self.counts.content_bytes = self.counts.content_bytes.saturating_add(size);
+            if is_sparse && at == content.len() {
+                self.at = At::Map { entry: Box::new(parsed.entry), reader: MapReader::new() };
+                return Ok(());
+            }
+            if !is_sparse {
+                self.counts.content_bytes = self.counts.content_bytes.saturating_add(size);
+            }
             if size > 0 && at == content.len() {
                 let writer = self.entry(chunk, parsed.entry, What::Large { size })?;
                 self.at = At::Content { writer, size, offset: 0 };
@@ -188,10 +200,74 @@ impl<'a> Unpack<'a> {
             let Some(end) = end else {
                 return Err(self.violation("a file's content does not end in its chunk"));
             };
-            self.entry(chunk, parsed.entry, What::Whole { content: at..end })?;
+            let what = match parsed.entry.kind {
+                EntryKind::Sparse { .. } => {
+                    let mut reader = MapReader::new();
+                    let read = reader.push(&content[at..end]).map_err(|e| self.malformed(&e))?;
+                    let map = self.map(reader, &parsed.entry)?;
+                    What::Packed { map, content: at + read..end }
+                }
+                _ => What::Whole { content: at..end },
+            };
+            self.entry(chunk, parsed.entry, what)?;
             at = self.padding(content, end, archive::padding(size))?;
         }
         Ok(())
+    }
+
+    /// A chunk of a sparse file's map or data, or the end of the one and the beginning of the other.
+    fn packed(&mut self, chunk: &Arc<Chunk>) -> Result<(), Stopped> {
+        let content = chunk.content();
+        let mut at = 0;
+        if let At::Map { reader, .. } = &mut self.at {
+            let read = reader.push(content);
+            at = read.map_err(|e| self.malformed(&e))?;
+            let At::Map { entry, reader } = std::mem::replace(&mut self.at, At::Header) else { unreachable!() };
+            if !reader.is_complete() {
+                if reader.len() >= entry.kind.content_len() {
+                    return Err(self.malformed(&ArchiveError::SparseMap { why: "does not end in its entry" }));
+                }
+                self.at = At::Map { entry, reader };
+                return Ok(());
+            }
+            let map = self.map(reader, &entry)?;
+            let (left, padding) = (map.data_len(), archive::padding(map.packed_len()));
+            let writer = self.entry(chunk, *entry, What::Sparse { map })?;
+            self.flush(chunk);
+            self.at = At::Data { writer, left, padding };
+        }
+        let At::Data { writer, left, padding } = &mut self.at else { unreachable!() };
+        let rest = content.len() - at;
+        let Some(still) = left.checked_sub(rest as u64) else {
+            return Err(self.violation("a sparse file's data does not end with its chunk"));
+        };
+        *left = still;
+        let (writer, padding) = (*writer, *padding);
+        if still == 0 {
+            self.at = At::Padding(padding);
+        }
+        if let Some(writer) = writer
+            && rest > 0
+        {
+            self.writers[writer].put(Work::Data { chunk: chunk.clone(), part: at..content.len() });
+        }
+        Ok(())
+    }
+
+    /// A complete map, if it is one for that entry.
+    fn map(&mut self, reader: MapReader, entry: &Entry) -> Result<Arc<SparseMap>, Stopped> {
+        let EntryKind::Sparse { size, packed } = entry.kind else { unreachable!("only a sparse file has a map") };
+        if !reader.is_complete() {
+            return Err(self.malformed(&ArchiveError::SparseMap { why: "does not end in its entry" }));
+        }
+        let map = reader.into_map(size).map_err(|e| self.malformed(&e))?;
+        if map.packed_len() != packed {
+            return Err(
+                self.malformed(&ArchiveError::SparseMap { why: "has extents for more or less data than there is" })
+            );
+        }
+        self.counts.content_bytes = self.counts.content_bytes.saturating_add(map.data_len());
+        Ok(Arc::new(map))
     }
 
     fn padding(&self, content: &[u8], at: usize, len: usize) -> Result<usize, Stopped> {
@@ -235,7 +311,9 @@ impl<'a> Unpack<'a> {
             _ => (what, self.writer_of(&entry.path)),
         };
         let line = match (&self.shared.recorder, &entry.kind) {
-            (Some(recorder), EntryKind::File { .. } | EntryKind::Hardlink { .. }) => Some(recorder.place()),
+            (Some(recorder), EntryKind::File { .. } | EntryKind::Sparse { .. } | EntryKind::Hardlink { .. }) => {
+                Some(recorder.place())
+            }
             _ => None,
         };
         self.batches[writer].push(Job { place, entry, what, line });

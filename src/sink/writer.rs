@@ -11,9 +11,10 @@ use rustix::io::Errno;
 
 use super::attributes::{Already, Attributes, Object, apply};
 use super::jail::{Handle, Place, last_name};
+use super::spread::Spread;
 use super::unpack::Part;
 use super::{Shared, Stopped, record};
-use crate::archive::{Entry, EntryKind};
+use crate::archive::{Entry, EntryKind, SparseMap};
 use crate::chunk::{Chunk, FileDigest};
 use crate::ids::Digest;
 use crate::queue::Taker;
@@ -25,6 +26,8 @@ pub(super) enum Work {
     Batch { chunk: Arc<Chunk>, jobs: Vec<Job> },
     /// The next slice of the large file that was begun last.
     Slice(Chunk),
+    /// The next data of the sparse file that was begun last.
+    Data { chunk: Arc<Chunk>, part: Part },
 }
 
 /// One entry to be created; never a directory.
@@ -42,6 +45,10 @@ pub(super) enum What {
     Whole { content: Part },
     /// From the chunks that follow.
     Large { size: u64 },
+    /// From the same chunk, and only what is between the holes.
+    Packed { map: Arc<SparseMap>, content: Part },
+    /// From the chunks that follow, and only what is between the holes.
+    Sparse { map: Arc<SparseMap> },
     /// From another name; its directory.
     Link { from: Arc<Handle> },
 }
@@ -53,6 +60,8 @@ struct Large {
     written: u64,
     /// Of what is written, from the slices' digests; only for a manifest.
     digest: FileDigest,
+    /// Where its data goes, if it has holes.
+    spread: Option<Spread>,
     /// The file under its temporary name; `None` if it could not be created, and its slices are skipped.
     open: Option<(OwnedFd, String)>,
 }
@@ -95,6 +104,7 @@ pub(super) fn run(queue: Taker<Work>, shared: &Shared, temp_names: &TempNames) {
         let done = match work {
             Work::Batch { chunk, jobs } => jobs.into_iter().try_for_each(|job| writer.job(job, &chunk)),
             Work::Slice(chunk) => writer.slice(&chunk),
+            Work::Data { chunk, part } => writer.data(&chunk.content()[part]),
         };
         lap.book(&watch.busy);
         if let Err(Stopped) = done {
@@ -125,13 +135,23 @@ impl Writer<'_> {
         let made = match (&job.what, &job.entry.kind) {
             (What::Large { size }, _) => {
                 let size = *size;
-                return self.begin(job, size);
+                return self.begin(job, size, None);
+            }
+            (What::Sparse { map }, _) => {
+                let (size, spread) = (map.data_len(), Spread::new(map.clone(), job.line.is_some()));
+                return self.begin(job, size, Some(spread));
+            }
+            (What::Packed { map, content }, EntryKind::Sparse { .. }) => {
+                self.packed(&job, map, &chunk.content()[content.clone()])
             }
             (What::Whole { content }, EntryKind::File { .. }) => self.file(&job, &chunk.content()[content.clone()]),
             (What::Link { from }, EntryKind::Hardlink { target }) => link(from, target, &job),
             (_, EntryKind::Symlink { target }) => self.symlink(&job, target),
             (_, EntryKind::Fifo) => self.fifo(&job),
-            (_, EntryKind::File { .. } | EntryKind::Directory | EntryKind::Hardlink { .. }) => {
+            (
+                _,
+                EntryKind::File { .. } | EntryKind::Sparse { .. } | EntryKind::Directory | EntryKind::Hardlink { .. },
+            ) => {
                 unreachable!("unpack makes no such job")
             }
         };
@@ -154,6 +174,23 @@ impl Writer<'_> {
         let (dir, name) = (job.place.handle.fd(), last_name(&job.entry.path));
         let fd = rustix::fs::openat(dir, name, CREATE, creation_mode(&wanted, already))?;
         if let Err(errno) = write_at(&fd, content, 0) {
+            remove(&job.place.handle, name);
+            return Err(errno);
+        }
+        apply(Object::File(fd.as_fd()), &wanted, already, self.shared, || job.entry.path.clone());
+        self.sync(&fd)?;
+        self.shared.content_done(content.len());
+        Ok(())
+    }
+
+    /// A whole file with holes, whose data is in one chunk.
+    fn packed(&self, job: &Job, map: &Arc<SparseMap>, content: &[u8]) -> Result<(), Errno> {
+        let wanted = Attributes::from(&job.entry);
+        let already = job.place.handle.already(&wanted, &self.shared.who);
+        let (dir, name) = (job.place.handle.fd(), last_name(&job.entry.path));
+        let fd = rustix::fs::openat(dir, name, CREATE, creation_mode(&wanted, already))?;
+        let mut spread = Spread::new(map.clone(), false);
+        if let Err(errno) = rustix::fs::ftruncate(&fd, map.size()).and_then(|()| spread.write(&fd, content)) {
             remove(&job.place.handle, name);
             return Err(errno);
         }
@@ -194,17 +231,44 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Create a large file under a temporary name.
-    fn begin(&mut self, job: Job, size: u64) -> Result<(), Stopped> {
-        let open = match self.temp_names.create(job.place.handle.fd()) {
+    /// Create a large file under a temporary name. One with holes is one hole at first; `size` counts what will be
+    /// written.
+    fn begin(&mut self, job: Job, size: u64, spread: Option<Spread>) -> Result<(), Stopped> {
+        let open = self.temp_names.create(job.place.handle.fd()).and_then(|(fd, name)| {
+            let Some(spread) = &spread else { return Ok((fd, name)) };
+            rustix::fs::ftruncate(&fd, spread.map.size())
+                .inspect_err(|_| remove(&job.place.handle, name.as_bytes()))?;
+            Ok((fd, name))
+        });
+        let open = match open {
             Ok(open) => Some(open),
             Err(errno) => {
                 self.shared.entry_failed(&job.entry.path, errno, &job.place.handle)?;
                 None
             }
         };
-        self.large = Some(Large { job, size, written: 0, digest: FileDigest::new(), open });
-        Ok(())
+        self.large = Some(Large { job, size, written: 0, digest: FileDigest::new(), spread, open });
+        // All of it may be one hole.
+        if size == 0 { self.end() } else { Ok(()) }
+    }
+
+    /// Data of a sparse file.
+    fn data(&mut self, content: &[u8]) -> Result<(), Stopped> {
+        let large = self.large.as_mut().expect("data follows its file's beginning");
+        let spread = large.spread.as_mut().expect("only a sparse file's data comes so");
+        if let Some((fd, name)) = &large.open {
+            match spread.write(fd, content) {
+                Ok(()) => self.shared.content_done(content.len()),
+                Err(errno) => {
+                    let told = self.shared.entry_failed(&large.job.entry.path, errno, &large.job.place.handle);
+                    remove(&large.job.place.handle, name.as_bytes());
+                    large.open = None;
+                    told?;
+                }
+            }
+        }
+        large.written += content.len() as u64;
+        if large.written == large.size { self.end() } else { Ok(()) }
     }
 
     fn slice(&mut self, chunk: &Chunk) -> Result<(), Stopped> {
@@ -234,7 +298,7 @@ impl Writer<'_> {
 
     /// All of a large file is written: its attributes, then its name.
     fn end(&mut self) -> Result<(), Stopped> {
-        let Some(Large { mut job, digest, open: Some((fd, temp_name)), .. }) = self.large.take() else {
+        let Some(Large { mut job, digest, spread, open: Some((fd, temp_name)), .. }) = self.large.take() else {
             return Ok(());
         };
         let wanted = Attributes::from(&job.entry);
@@ -245,7 +309,9 @@ impl Writer<'_> {
         match named {
             Ok(()) => {
                 self.shared.entry_done();
-                if let (Some(line), Some(digest)) = (job.line.take(), digest.finish()) {
+                if let Some(line) = job.line.take()
+                    && let Some(digest) = spread.map_or_else(|| digest.finish(), Spread::digest)
+                {
                     line.file(digest, &job.entry.path);
                 }
                 Ok(())
@@ -264,6 +330,13 @@ fn write_down(line: record::Place, job: &Job, chunk: &Chunk) {
         (What::Whole { content }, EntryKind::File { .. }) => {
             let hash = blake3::hash(&chunk.content()[content.clone()]);
             line.file(Digest(hash.into()), &job.entry.path);
+        }
+        (What::Packed { map, content }, EntryKind::Sparse { .. }) => {
+            let mut spread = Spread::new(map.clone(), true);
+            spread.hash(&chunk.content()[content.clone()]);
+            if let Some(digest) = spread.digest() {
+                line.file(digest, &job.entry.path);
+            }
         }
         (What::Link { .. }, EntryKind::Hardlink { target }) => line.link(&job.entry.path, target),
         _ => {}

@@ -518,6 +518,7 @@ impl Look {
             inode: Inode { dev: 0, ino: 0 },
             file_type: FileType::Unknown,
             size: 0,
+            allocated: 0,
             mtime: Default::default(),
             ctime: Default::default(),
             mode: 0,

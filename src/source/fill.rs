@@ -16,17 +16,20 @@ use rustix::io::Errno;
 
 use super::dirs::{Dir, Dirs, is_vanished};
 use super::extras::{Answers, Asker, At, Taken};
-use super::large::{LargeFile, Unusable, open_file};
+use super::holes::Holes;
+use super::large::{LargeFile, Piece, Unusable, open_file};
 use super::links::Fates;
 use super::meta::Meta;
 use super::notes::NoteSink;
 use super::read::{Bad, read_at};
 use super::record::ChunkLines;
 use super::walk::note_missing;
-use crate::archive::{END, Entry, EntryKind, Extras, Timestamp, header_len, padding, write_header};
-use crate::chunk::{Buf, ChunkKind};
+use crate::archive::{
+    END, Entry, EntryKind, Extras, MapReader, SparseMap, Timestamp, header_len, padding, write_header,
+};
+use crate::chunk::{Buf, ChunkKind, SparseHasher};
 use crate::ids::{Digest, Seq};
-use crate::limits::CHUNK_LEN;
+use crate::limits::{CHUNK_LEN, HOLE_LEN_MIN};
 use crate::options::Keep;
 use crate::report::{NoteKind, Rehearsed, Tell};
 use crate::stats::Stats;
@@ -47,6 +50,8 @@ pub(super) struct Context {
     pub rehearse: bool,
     /// Who hears of every entry that is laid out.
     pub tell: Option<Tell>,
+    /// How holes are found, if they are looked for.
+    pub holes: Option<Holes>,
 }
 
 /// What was laid out, for the sender's last word.
@@ -61,7 +66,7 @@ impl Context {
     pub fn new(stats: Arc<Stats>, notes: Arc<NoteSink>, keep: Keep) -> Context {
         let (dirs, asker) = (Arc::new(Dirs::new()), Arc::new(Asker::new(keep)));
         let (fates, tally, gone, tell) = (Fates::default(), Tally::default(), OnceLock::new(), notes.teller());
-        Context { dirs, asker, stats, notes, fates, tally, record: false, gone, rehearse: false, tell }
+        Context { dirs, asker, stats, notes, fates, tally, record: false, gone, rehearse: false, tell, holes: None }
     }
 
     pub fn count(&self, entries: u64, content: u64, stream: usize) {
@@ -86,6 +91,15 @@ pub(super) enum Job {
     Slice {
         file: Arc<LargeFile>,
         index: u64,
+    },
+    /// A part of a sparse file's map; it is in the buffer already.
+    Map {
+        len: usize,
+    },
+    /// A part of a sparse file's data.
+    Piece {
+        file: Arc<LargeFile>,
+        piece: Piece,
     },
     /// It is in the buffer already.
     Read {
@@ -120,9 +134,13 @@ pub(super) struct Place {
     pub text_len: u32,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum What {
     File,
+    /// A file with holes, with its map and data.
+    Packed(Arc<SparseMap>),
+    /// The header of a file with holes whose map and data are in chunks of their own.
+    Pieces(Arc<SparseMap>),
     /// The header of a file whose content is in data chunks.
     Large,
     Directory,
@@ -216,6 +234,19 @@ impl Planned {
                 }
                 (kind, len)
             }
+            Job::Map { len } => {
+                context.count(0, 0, len);
+                (ChunkKind::Mixed, len)
+            }
+            Job::Piece { file, piece } => {
+                lines = context.record.then(Box::<ChunkLines>::default);
+                let subtrees = lines.as_mut().map(|lines| &mut lines.subtrees);
+                if !context.rehearse {
+                    file.fill_piece(&piece, &mut buf, &context.notes, subtrees);
+                }
+                context.count(0, piece.len as u64, piece.len);
+                (ChunkKind::Mixed, piece.len)
+            }
             Job::Mixed(mixed) => {
                 lines = context.record.then(Box::default);
                 let len = fill_mixed(&mixed, &mut buf[..CHUNK_LEN], context, scratch, lines.as_deref_mut());
@@ -279,6 +310,22 @@ fn record(lines: &mut ChunkLines, place: &Place, entry: &Entry, laid_out: &[u8],
         EntryKind::File { size } if place.what == What::Large && *size > 0 => {
             lines.large = Some((entry.path.clone(), *size));
         }
+        EntryKind::Sparse { size, .. }
+            if let What::Pieces(map) = &place.what
+                && map.data_len() > 0 =>
+        {
+            lines.large = Some((entry.path.clone(), *size));
+        }
+        // Nothing of it follows but its map.
+        EntryKind::Sparse { size, .. } if matches!(place.what, What::Pieces(_)) => {
+            let mut hasher = SparseHasher::new(*size);
+            hasher.zeros(*size);
+            lines.lines.file(hasher.finish().expect("all of it was added"), &entry.path);
+        }
+        EntryKind::Sparse { size, .. } => {
+            let packed = &laid_out[header_len(entry)..];
+            lines.lines.file(packed_digest(packed, *size), &entry.path);
+        }
         EntryKind::File { .. } => {
             let end = laid_out.len() - padding(content);
             let hash = blake3::hash(&laid_out[end - content as usize..end]);
@@ -289,6 +336,22 @@ fn record(lines: &mut ChunkLines, place: &Place, entry: &Entry, laid_out: &[u8],
         }
         _ => {}
     }
+}
+
+/// The digest of a file of `size` bytes of which `packed` is map and data.
+fn packed_digest(packed: &[u8], size: u64) -> Digest {
+    let mut reader = MapReader::new();
+    let map = reader.push(packed).and_then(|_| reader.into_map(size)).expect("we have just written it");
+    let (mut hasher, mut hashed) = (SparseHasher::new(size), 0);
+    let mut data = &packed[map.map_len() as usize..];
+    for extent in map.extents() {
+        hasher.zeros(extent.offset - hashed);
+        let (now, rest) = data.split_at(extent.len as usize);
+        hasher.update(now);
+        (data, hashed) = (rest, extent.end());
+    }
+    hasher.zeros(size - hashed);
+    hasher.finish().expect("all of it was added")
 }
 
 /// Bytes laid out, and those of content among them.
@@ -313,8 +376,10 @@ impl Filler<'_> {
         place.dir.path_into(self.name.to_bytes(), &mut self.scratch.entry.path);
         place.meta.describe(&mut self.scratch.entry);
         self.scratch.entry.extras = if place.what == What::Hardlink { None } else { place.extras.clone() };
-        self.scratch.entry.kind = match place.what {
+        self.scratch.entry.kind = match &place.what {
             What::File => return self.fill_file(out),
+            What::Packed(map) => return self.fill_packed(map.clone(), out),
+            What::Pieces(map) => EntryKind::Sparse { size: map.size(), packed: map.packed_len() },
             // The first name is in this very chunk, and was left out: this name takes its place and its room.
             What::Hardlink if self.context.fates.has_failed(place.meta.inode) => return self.fill_file(out),
             What::Large => EntryKind::File { size: place.meta.size },
@@ -326,25 +391,39 @@ impl Filler<'_> {
         Some(LaidOut { len: write_header(&self.scratch.entry, out), content: 0 })
     }
 
-    fn fill_file(&mut self, out: &mut [u8]) -> Option<LaidOut> {
-        let planned = &self.place.meta;
-        let (fd, now) = match self.dir_handle().map_err(Unusable::Open).and_then(|dir| {
+    /// The file, if it is still one; otherwise a note has been made.
+    fn open(&mut self) -> Option<(OwnedFd, Meta)> {
+        match self.dir_handle().map_err(Unusable::Open).and_then(|dir| {
             // The handle is used for many files, and cannot be closed meanwhile.
             open_file(&self.context.dirs, &*dir, self.name)
         }) {
-            Ok(opened) => opened,
+            Ok(opened) => Some(opened),
             Err(Unusable::Open(errno)) => {
                 self.note_missing(errno);
-                return None;
+                None
             }
             Err(Unusable::Type(other)) => {
                 self.note(NoteKind::Changed, format!("it became {other} and was left out"));
-                return None;
+                None
             }
-        };
+        }
+    }
+
+    fn fill_file(&mut self, out: &mut [u8]) -> Option<LaidOut> {
+        let planned = &self.place.meta;
+        let (fd, now) = self.open()?;
         // What the walk saw is history: if there is room for what is there now, that is what goes.
         let mut meta = now;
         let taken = self.extras_now(&fd, &now);
+        if now.size > out.len() as u64
+            && let Some(map) = self.find_holes(&fd, &now)
+        {
+            self.scratch.entry.extras = taken.extras.clone();
+            if self.packed_len(&map, &now) <= out.len() as u64 {
+                taken.troubles.into_iter().for_each(|trouble| self.note(trouble.kind, trouble.detail));
+                return self.lay_out_packed(&fd, &map, &now, out);
+            }
+        }
         let mut header_len = self.set_meta(&meta, taken.extras.clone());
         let mut cut = false;
         if header_len as u64 + padded(meta.size) > out.len() as u64 {
@@ -378,6 +457,9 @@ impl Filler<'_> {
         } else if got.len < size {
             self.note(NoteKind::Changed, format!("it became shorter while it was read; {} bytes were sent", got.len));
         }
+        if let Some(laid_out) = self.pack(&fd, &meta, header_len, got.len, out) {
+            return Some(laid_out);
+        }
         self.scratch.entry.kind = EntryKind::File { size: got.len as u64 };
         let written = write_header(&self.scratch.entry, out);
         debug_assert_eq!(written, header_len);
@@ -393,6 +475,110 @@ impl Filler<'_> {
             return Taken { extras: self.place.extras.clone(), troubles: Vec::new() };
         }
         self.context.asker.take(At::Open(fd.as_fd()), now, &mut self.scratch.answers)
+    }
+
+    /// A file with holes that was planned with its map and data.
+    fn fill_packed(&mut self, planned: Arc<SparseMap>, out: &mut [u8]) -> Option<LaidOut> {
+        let (fd, now) = self.open()?;
+        let before = &self.place.meta;
+        let replaced = now.inode != before.inode;
+        let mut map = planned;
+        let taken = self.extras_now(&fd, &now);
+        self.scratch.entry.extras = taken.extras;
+        if self.packed_len(&map, &now) > out.len() as u64 && !replaced {
+            self.scratch.entry.extras = self.place.extras.clone();
+        }
+        if replaced || (now.size, now.mtime) != (before.size, before.mtime) {
+            // What is there now goes, if it has room; otherwise what was planned of the same file.
+            match self.find_holes(&fd, &now).filter(|map| self.packed_len(map, &now) <= out.len() as u64) {
+                Some(found) => map = Arc::new(found),
+                None if replaced => {
+                    self.note(NoteKind::Changed, "another file took its place and was left out");
+                    return None;
+                }
+                None => self.note(NoteKind::Changed, "it was written to before it was read"),
+            }
+        }
+        if replaced {
+            self.note(NoteKind::Changed, "another file took its place; that one was sent");
+            if before.links > 1 {
+                self.context.fates.fail(before.inode);
+            }
+        }
+        taken.troubles.into_iter().for_each(|trouble| self.note(trouble.kind, trouble.detail));
+        self.lay_out_packed(&fd, &map, &now, out)
+    }
+
+    /// Bytes that a file takes with its header, map and data.
+    fn packed_len(&mut self, map: &SparseMap, meta: &Meta) -> u64 {
+        let entry = &mut self.scratch.entry;
+        meta.describe(entry);
+        entry.kind = EntryKind::Sparse { size: map.size(), packed: map.packed_len() };
+        header_len(entry) as u64 + padded(map.packed_len())
+    }
+
+    fn find_holes(&self, fd: &OwnedFd, meta: &Meta) -> Option<SparseMap> {
+        self.context.holes?.map(fd, meta)
+    }
+
+    /// Header, map, and the data as it is now; there is room for them.
+    fn lay_out_packed(&mut self, fd: &OwnedFd, map: &SparseMap, meta: &Meta, out: &mut [u8]) -> Option<LaidOut> {
+        let len = self.packed_len(map, meta) as usize;
+        let mut at = write_header(&self.scratch.entry, out);
+        if self.context.rehearse {
+            return Some(LaidOut { len, content: map.data_len() });
+        }
+        at += map.writer().write(&mut out[at..at + map.map_len() as usize]);
+        let mut bad = Bad::default();
+        let mut end = None;
+        for extent in map.extents() {
+            let read = &mut out[at..at + extent.len as usize];
+            let got = read_at(|buf, at| rustix::io::pread(fd, buf, at), read, extent.offset, &mut bad);
+            if got < read.len() {
+                read[got..].fill(0);
+                end = end.or(Some(extent.offset + got as u64));
+            }
+            at += read.len();
+        }
+        out[at..len].fill(0);
+        if !bad.is_empty() {
+            self.note(NoteKind::ReadError, bad.describe());
+        }
+        if let Some(end) = end {
+            let size = map.size();
+            let detail = format!("it became shorter while it was read: {end} of {size} bytes, the rest is zeros");
+            self.note(NoteKind::Shrank, detail);
+        } else if let Ok(after) = rustix::fs::fstat(fd).map(|stat| Meta::of(&stat))
+            && (after.size != map.size() || after.mtime != meta.mtime)
+        {
+            self.note(NoteKind::Changed, "it was written to while it was read");
+        }
+        Some(LaidOut { len, content: map.data_len() })
+    }
+
+    /// A small file was read, `len` bytes behind a header of `header_len`: lay it out without its holes, if it has any.
+    fn pack(&mut self, fd: &OwnedFd, meta: &Meta, header_len: usize, len: usize, out: &mut [u8]) -> Option<LaidOut> {
+        let holes = self.context.holes?;
+        if !Holes::may_be_in(meta) || len as u64 != meta.size {
+            return None;
+        }
+        let map = holes.map_read(fd, &out[header_len..header_len + len])?;
+        let packed_len = self.packed_len(&map, meta) as usize;
+        let lead = packed_len - padding(map.packed_len()) - map.data_len() as usize;
+        // The data moves by less than a hole, so that none is written over before it has moved.
+        if packed_len > out.len() || lead > header_len + HOLE_LEN_MIN as usize {
+            return None;
+        }
+        let mut at = lead;
+        for extent in map.extents() {
+            let start = header_len + extent.offset as usize;
+            out.copy_within(start..start + extent.len as usize, at);
+            at += extent.len as usize;
+        }
+        out[at..packed_len].fill(0);
+        let header_len = write_header(&self.scratch.entry, out);
+        map.writer().write(&mut out[header_len..lead]);
+        Some(LaidOut { len: packed_len, content: map.data_len() })
     }
 
     /// The header's length if the file is as `meta` says.

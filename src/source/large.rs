@@ -1,22 +1,25 @@
-//! A regular file or block device that is sliced into data chunks. It is opened once, when it is planned; its size is
-//! what it was then. What goes wrong later cannot change the size that was announced: what is missing is zeros, and a
-//! note says so. Only a device that is gone ends the transfer: a disk's worth of zeros is worth nothing.
+//! A regular file or block device that is sliced into data chunks. It is opened once, when it is planned; its size, and
+//! where it has holes, is what it was then. What goes wrong later cannot change the size that was announced: what is
+//! missing is zeros, and a note says so. Only a device that is gone ends the transfer: a disk's worth of zeros is worth
+//! nothing.
 
 use std::ffi::CStr;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use rustix::fs::{Advice, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::dirs::Dirs;
+use super::holes::Holes;
 use super::meta::{Meta, type_name};
 use super::notes::NoteSink;
 use super::read::{Bad, read_at};
-use crate::chunk::ChunkKind;
+use crate::archive::SparseMap;
+use crate::chunk::{ChunkKind, PartHasher, Subtree};
 use crate::limits::CHUNK_LEN;
 use crate::report::NoteKind;
 
@@ -33,6 +36,8 @@ pub(super) struct LargeFile {
     meta: Meta,
     /// Slices that are not filled yet.
     remaining: AtomicU64,
+    /// Where it has data, if it is sent without its holes.
+    map: Option<Arc<SparseMap>>,
     /// The least offset at which it was found to end early.
     end: AtomicU64,
     bad: Mutex<Bad>,
@@ -86,6 +91,7 @@ impl LargeFile {
             path: path.into(),
             meta,
             remaining: slices,
+            map: None,
             end: AtomicU64::new(u64::MAX),
             bad: Mutex::default(),
             device: None,
@@ -107,6 +113,17 @@ impl LargeFile {
         self.fd.as_fd()
     }
 
+    /// The same, to be sent without its holes.
+    pub fn without_holes(self, map: Arc<SparseMap>) -> LargeFile {
+        let pieces = AtomicU64::new(map.data_len().div_ceil(CHUNK_LEN as u64));
+        LargeFile { remaining: pieces, map: Some(map), ..self }
+    }
+
+    /// Where it has holes, as far as that can be believed.
+    pub fn find_holes(&self, holes: Holes) -> Option<SparseMap> {
+        holes.map(&self.fd, &self.meta)
+    }
+
     pub fn meta(&self) -> &Meta {
         &self.meta
     }
@@ -126,6 +143,37 @@ impl LargeFile {
     pub fn fill(&self, index: u64, buf: &mut [u8], notes: &NoteSink) -> (ChunkKind, usize) {
         let offset = index * CHUNK_LEN as u64;
         let (kind, len) = self.slice(index);
+        self.read(&mut buf[..len], offset);
+        self.done(notes);
+        (kind, len)
+    }
+
+    /// Read a piece of the data between the holes to the start of `buf`; its digests go to `subtrees`, if wanted.
+    pub fn fill_piece(&self, piece: &Piece, buf: &mut [u8], notes: &NoteSink, subtrees: Option<&mut Vec<Subtree>>) {
+        let map = self.map.as_ref().expect("only a file with a map has pieces");
+        let mut parts = PartHasher::new(piece.start, piece.end, map.size());
+        let mut hashed = piece.start;
+        let mut at = 0;
+        for (offset, len) in piece.ranges(map) {
+            let read = &mut buf[at..at + len];
+            self.read(read, offset);
+            if subtrees.is_some() {
+                parts.zeros(offset - hashed);
+                parts.update(read);
+                hashed = offset + len as u64;
+            }
+            at += len;
+        }
+        if let Some(subtrees) = subtrees {
+            parts.zeros(piece.end - hashed);
+            subtrees.extend(parts.take());
+        }
+        self.done(notes);
+    }
+
+    /// Fill `buf` from `offset` on; what is not there is zeros.
+    fn read(&self, buf: &mut [u8], offset: u64) {
+        let len = buf.len();
         let mut bad = Bad::default();
         let mut failed = false;
         let read = |buf: &mut [u8], at: u64| {
@@ -136,7 +184,7 @@ impl LargeFile {
                 }
             })
         };
-        let got = read_at(read, &mut buf[..len], offset, &mut bad);
+        let got = read_at(read, buf, offset, &mut bad);
         if failed {
             let _ = rustix::fs::fadvise(&self.fd, 0, None, Advice::Normal);
         }
@@ -146,17 +194,19 @@ impl LargeFile {
             self.gone.fetch_or(!is_there, Ordering::Relaxed);
         }
         if got < len {
-            buf[got..len].fill(0);
+            buf[got..].fill(0);
             self.end.fetch_min(offset + got as u64, Ordering::Relaxed);
         }
         if !bad.is_empty() {
             self.bad.lock().expect("no thread panics while it holds this lock").merge(bad);
         }
+    }
+
+    fn done(&self, notes: &NoteSink) {
         // The last one sees what all others found.
         if self.remaining.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.note_troubles(notes);
         }
-        (kind, len)
     }
 
     /// Ahead of a second look at a range with something bad in it. The kernel reads and keeps many pages as one, which is
@@ -194,5 +244,57 @@ impl LargeFile {
         } else if now.size < size || now.mtime != self.meta.mtime {
             notes.add(NoteKind::Changed, &self.path, "it was written to while it was read");
         }
+    }
+}
+
+/// A chunk's part of a sparse file's data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Piece {
+    /// The extent that it begins in, and how much of that came before.
+    first: usize,
+    skip: u64,
+    /// Bytes of data.
+    pub len: usize,
+    /// Its part of the file: the hole before the first data and those after each are counted to the data before.
+    start: u64,
+    end: u64,
+}
+
+impl Piece {
+    /// All pieces of a file, each as large as a chunk but for the last.
+    pub fn all(map: &SparseMap) -> impl Iterator<Item = Piece> + use<'_> {
+        let mut next = (0, 0);
+        let mut start = 0;
+        std::iter::from_fn(move || {
+            let (first, skip) = next;
+            let mut len = 0;
+            while let Some(extent) = map.extents().get(next.0)
+                && len < CHUNK_LEN as u64
+            {
+                let take = (extent.len - next.1).min(CHUNK_LEN as u64 - len);
+                len += take;
+                next = if next.1 + take == extent.len { (next.0 + 1, 0) } else { (next.0, next.1 + take) };
+            }
+            if len == 0 {
+                return None;
+            }
+            let end = map.extents().get(next.0).map_or(map.size(), |extent| extent.offset + next.1);
+            let piece = Piece { first, skip, len: len as usize, start, end };
+            start = end;
+            Some(piece)
+        })
+    }
+
+    /// Where its data is in the file: offsets and lengths.
+    fn ranges(self, map: &SparseMap) -> impl Iterator<Item = (u64, usize)> + use<'_> {
+        let mut left = self.len as u64;
+        let mut skip = self.skip;
+        map.extents()[self.first..].iter().map_while(move |extent| {
+            let len = (extent.len - skip).min(left);
+            let offset = extent.offset + skip;
+            left -= len;
+            skip = 0;
+            (len > 0).then_some((offset, len as usize))
+        })
     }
 }

@@ -12,6 +12,8 @@ pub(super) struct Meta {
     pub file_type: FileType,
     /// Bytes, of a regular file.
     pub size: u64,
+    /// Bytes that it takes of the disk: a hint, since it says nothing about what reads as zeros.
+    pub allocated: u64,
     pub mtime: Timestamp,
     /// When anything of it was last changed.
     pub ctime: Timestamp,
@@ -30,6 +32,7 @@ impl Meta {
             inode: Inode::of(stat),
             file_type: FileType::from_raw_mode(stat.st_mode),
             size: u64::try_from(stat.st_size).unwrap_or(0),
+            allocated: u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512),
             mtime: time(stat.st_mtime, stat.st_mtime_nsec),
             ctime: time(stat.st_ctime, stat.st_ctime_nsec),
             mode: stat.st_mode & 0o7777,

@@ -19,7 +19,9 @@
 //!
 //! Of an archive, for who unpacks it: a mixed chunk holds whole entries. The header of a file whose content does not fit
 //! beside it in one chunk is the last thing in its mixed chunk; the content follows in data chunks; its padding is the
-//! first thing in the mixed chunk after them. The archive's end is in the last chunk. A mixed chunk is empty if all its
+//! first thing in the mixed chunk after them. Of a file with holes, map and data stay in one mixed chunk with its header
+//! if they fit; otherwise they follow in chunks that are mixed by name and hold nothing else, first those of the map,
+//! then those of the data, all but the last of each full. The archive's end is in the last chunk. A mixed chunk is empty if all its
 //! entries had to be left out. A raw stream or file is data chunks only, none if it is empty.
 
 mod ahead;
@@ -27,6 +29,7 @@ mod cell;
 mod dirs;
 mod extras;
 mod fill;
+mod holes;
 mod large;
 mod links;
 mod meta;
@@ -51,6 +54,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 pub use fill::{FillScratch, Filled, Planned};
+pub use holes::Holes;
 pub use named::{Tree, open_tree};
 pub use notes::NoteSink;
 pub use record::{ChunkLines, Recorder};
@@ -112,7 +116,7 @@ pub fn start(
     notes: Arc<NoteSink>,
     workers: usize,
 ) -> Running {
-    let context = Context { record: tree.record, ..Context::new(stats, notes, tree.keep) };
+    let context = Context { record: tree.record, holes: tree.holes, ..Context::new(stats, notes, tree.keep) };
     begin(tree, layout, pool, context, workers)
 }
 
@@ -163,7 +167,8 @@ pub fn rehearse(tree: Tree, stats: &Arc<Stats>, notes: &Arc<NoteSink>) -> Result
         Named::Device { .. } => Layout::Raw,
         Named::Fifo(_) => return Ok(None),
     };
-    let context = Context { rehearse: true, ..Context::new(stats.clone(), notes.clone(), tree.keep) };
+    let holes = tree.holes.map(Holes::only_asked_for);
+    let context = Context { rehearse: true, holes, ..Context::new(stats.clone(), notes.clone(), tree.keep) };
     let pool = Pool::new(REHEARSAL_CHUNKS, CHUNK_LEN);
     let running = begin(tree, layout, pool, context, WALKERS_MIN);
     let mut scratch = FillScratch::default();

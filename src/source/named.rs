@@ -18,6 +18,7 @@ use rustix::io::Errno;
 
 use super::ahead::Look;
 use super::dirs::Dir;
+use super::holes::Holes;
 use super::large::LargeFile;
 use super::meta::{Meta, type_name};
 use super::select::{Selection, Wanted};
@@ -38,6 +39,8 @@ pub struct Tree {
     pub(super) selection: Arc<Selection>,
     /// What is read of entries beside content, mode, owner and time.
     pub(super) keep: Keep,
+    /// How holes are found, if they are looked for.
+    pub(super) holes: Option<Holes>,
 }
 
 pub(super) enum Named {
@@ -84,6 +87,11 @@ impl Tree {
         Tree { keep, ..self }
     }
 
+    /// Look for holes like this, or, with nothing, send them as the zeros that they read as.
+    pub fn with_holes(self, holes: Option<Holes>) -> Tree {
+        Tree { holes, ..self }
+    }
+
     /// What the receiver is told.
     pub fn offer(&self) -> Offer {
         match &self.named {
@@ -114,6 +122,7 @@ pub fn open_tree(paths: &[PathBuf]) -> Result<Tree, Error> {
         warning,
         selection: Arc::new(Selection::everything()),
         keep: Keep::default(),
+        holes: Some(Holes::new(i64::MIN)),
     })
 }
 

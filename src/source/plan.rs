@@ -14,11 +14,11 @@ use rustix::fs::FileType;
 use super::dirs::Dir;
 use super::extras::{Answers, At, Taken};
 use super::fill::{Context, Done, Job, Mixed, Place, Planned, What};
-use super::large::{LargeFile, Unusable, open_file};
+use super::large::{LargeFile, Piece, Unusable, open_file};
 use super::links::Links;
 use super::meta::{Meta, type_name};
 use super::walk::{Step, note_missing};
-use crate::archive::{END, Entry, EntryKind, Extras, header_len, padding};
+use crate::archive::{END, Entry, EntryKind, Extras, SparseMap, header_len, padding};
 use crate::chunk::{Buf, Pool};
 use crate::ids::Seq;
 use crate::limits::{CHUNK_LEN, LARGE_FILE_LEN};
@@ -71,6 +71,18 @@ impl Emitter {
         let slices = file.slices();
         let file = Arc::new(file);
         (0..slices).try_for_each(|index| self.emit(Job::Slice { file: file.clone(), index }))
+    }
+
+    /// The map of a file with holes, then its data.
+    fn emit_pieces(&mut self, file: LargeFile, map: &Arc<SparseMap>) -> Result<(), Stopped> {
+        let mut writer = map.writer();
+        while writer.left() > 0 {
+            let mut buf = self.buffer()?;
+            let len = writer.write(&mut buf[..CHUNK_LEN]);
+            self.emit_in(Job::Map { len }, buf)?;
+        }
+        let file = Arc::new(file.without_holes(map.clone()));
+        Piece::all(map).try_for_each(|piece| self.emit(Job::Piece { file: file.clone(), piece }))
     }
 }
 
@@ -141,12 +153,10 @@ impl Planner {
             return Ok(());
         }
         let chunk = match what {
-            What::File if !fits_one_chunk(&self.entry) => {
-                if !self.add_named_large(step)? {
-                    return Ok(());
-                }
-                None
-            }
+            What::File if !fits_one_chunk(&self.entry) => match self.add_named_large(step)? {
+                Some(chunk) => chunk,
+                None => return Ok(()),
+            },
             What::File => {
                 self.place(what, step.dir, step.name, step.meta, b"")?;
                 Some(self.emitter.next)
@@ -192,8 +202,9 @@ impl Planner {
         Ok(true)
     }
 
-    /// Open and plan a large file of the walk; whether it could be opened.
-    fn add_named_large(&mut self, step: &Step<'_>) -> Result<bool, Stopped> {
+    /// Open and plan a large file of the walk. Returns the chunk in which it may yet have to be left out, if there is one;
+    /// nothing if it could not be opened, or is another one by now.
+    fn add_named_large(&mut self, step: &Step<'_>) -> Result<Option<Option<Seq>>, Stopped> {
         let context = self.emitter.context.clone();
         let opened = match context.dirs.get(step.dir) {
             Ok(dir) => open_file(&context.dirs, &dir, step.name),
@@ -203,11 +214,11 @@ impl Planner {
             Ok(opened) => opened,
             Err(Unusable::Open(errno)) => {
                 note_missing(&context.dirs, &context.notes, Some(step.dir), step.path, errno);
-                return Ok(false);
+                return Ok(None);
             }
             Err(Unusable::Type(other)) => {
                 self.note(NoteKind::Changed, format!("it became {other} and was left out"));
-                return Ok(false);
+                return Ok(None);
             }
         };
         if meta.inode != step.meta.inode {
@@ -217,15 +228,37 @@ impl Planner {
         if !meta.is_as_at(&step.meta) {
             self.take_extras(&file);
         }
-        self.add_large(file, step.dir, step.name)?;
-        Ok(meta.inode == step.meta.inode)
+        let mut chunk = None;
+        match self.find_holes(&file) {
+            Some(map) if self.fits_one_chunk_packed(&map) => {
+                meta.describe(&mut self.entry);
+                self.place(What::Packed(Arc::new(map)), step.dir, step.name, meta, b"")?;
+                chunk = Some(self.emitter.next);
+            }
+            Some(map) => self.add_pieces(file, map, step.dir, step.name)?,
+            None => self.add_large(file, step.dir, step.name)?,
+        }
+        Ok((meta.inode == step.meta.inode).then_some(chunk))
     }
 
     /// Plan the transfer's only source, a file that is open already.
     pub fn add_file_source(&mut self, file: LargeFile, name: &CStr) -> Result<(), Stopped> {
         self.entry.path = name.to_bytes().to_vec();
         self.take_extras(&file);
-        self.add_large(file, &Dir::nowhere(), name)
+        match self.find_holes(&file) {
+            Some(map) => self.add_pieces(file, map, &Dir::nowhere(), name),
+            None => self.add_large(file, &Dir::nowhere(), name),
+        }
+    }
+
+    /// Where an open file has holes, if they are looked for. They are not waited for, so they are no part of what there
+    /// is to do.
+    fn find_holes(&self, file: &LargeFile) -> Option<SparseMap> {
+        let map = file.find_holes(self.emitter.context.holes?)?;
+        let holes = map.size() - map.data_len();
+        let found = &self.emitter.context.stats.bytes_found;
+        let _ = found.fetch_update(Relaxed, Relaxed, |bytes| Some(bytes.saturating_sub(holes)));
+        Some(map)
     }
 
     /// What else an open file has.
@@ -262,10 +295,33 @@ impl Planner {
         self.emitter.emit_slices(file)
     }
 
+    /// Plan an open file with holes that does not fit one chunk: header, map, data, and its padding at the start of the
+    /// next chunk.
+    fn add_pieces(&mut self, file: LargeFile, map: SparseMap, dir: &Arc<Dir>, name: &CStr) -> Result<(), Stopped> {
+        let meta = *file.meta();
+        let map = Arc::new(map);
+        meta.describe(&mut self.entry);
+        self.entry.kind = EntryKind::Sparse { size: map.size(), packed: map.packed_len() };
+        self.place(What::Pieces(map.clone()), dir, name, meta, b"")?;
+        self.flush()?;
+        self.mixed.lead = padding(map.packed_len());
+        self.len = self.mixed.lead;
+        self.emitter.emit_pieces(file, &map)
+    }
+
+    /// Whether header, map and data of the file at hand fit one chunk.
+    fn fits_one_chunk_packed(&mut self, map: &SparseMap) -> bool {
+        self.entry.kind = EntryKind::Sparse { size: map.size(), packed: map.packed_len() };
+        fits_chunk(&self.entry)
+    }
+
     /// Give `self.entry` a place in the current chunk, or in the next if it has no room.
     fn place(&mut self, what: What, dir: &Arc<Dir>, name: &CStr, meta: Meta, text: &[u8]) -> Result<(), Stopped> {
         let header_len = header_len(&self.entry);
-        let content = if what == What::File { meta.size } else { 0 };
+        let content = match what {
+            What::File | What::Packed(_) => self.entry.kind.content_len(),
+            _ => 0,
+        };
         let room = header_len + content as usize + padding(content);
         self.make_room(room)?;
         self.mixed.places.push(Place {
@@ -316,6 +372,12 @@ impl Planner {
 
 /// Whether a file travels whole, behind its header, in one mixed chunk.
 fn fits_one_chunk(entry: &Entry) -> bool {
+    entry.kind.content_len() < LARGE_FILE_LEN && fits_chunk(entry)
+}
+
+/// Whether an entry's header and all that belongs to it has room in a chunk.
+fn fits_chunk(entry: &Entry) -> bool {
     let size = entry.kind.content_len();
-    size < LARGE_FILE_LEN && header_len(entry) + size as usize + padding(size) <= CHUNK_LEN
+    let room = (CHUNK_LEN - header_len(entry)) as u64;
+    size.checked_add(padding(size) as u64).is_some_and(|padded| padded <= room)
 }

@@ -2,7 +2,7 @@
 //! a large file's comes from its chunks, whose digests are taken anyway. What is written is what was sent: if a file
 //! changed while it was read, the line is that of its copy.
 
-use crate::chunk::{ChunkKind, FileDigest};
+use crate::chunk::{ChunkKind, FileDigest, Subtree, TreeDigest};
 use crate::ids::Digest;
 use crate::manifest::{Lines, Pen};
 
@@ -12,6 +12,8 @@ pub struct ChunkLines {
     pub(super) lines: Lines,
     /// The path and size of the large file whose header ends the chunk.
     pub(super) large: Option<(Vec<u8>, u64)>,
+    /// What the chunk is of the sparse file whose header came before.
+    pub(super) subtrees: Vec<Subtree>,
 }
 
 /// Writes the manifest, chunk by chunk in the order of their numbers.
@@ -23,7 +25,10 @@ pub struct Recorder {
 struct Large {
     path: Vec<u8>,
     size: u64,
+    /// Of its slices …
     digest: FileDigest,
+    /// … or of its parts between and with the holes.
+    tree: TreeDigest,
 }
 
 impl Recorder {
@@ -34,11 +39,15 @@ impl Recorder {
 
     /// Add the next chunk: its kind, length and digest, and what filling it has found.
     pub fn push(&mut self, kind: ChunkKind, len: usize, digest: Digest, lines: Option<&ChunkLines>) {
-        if let Some(ChunkLines { lines, large }) = lines {
+        if let (Some(ChunkLines { subtrees, .. }), Some(large)) = (lines, &mut self.large)
+            && !subtrees.is_empty()
+        {
+            subtrees.iter().for_each(|subtree| large.tree.push(*subtree));
+        } else if let Some(ChunkLines { lines, large, .. }) = lines {
             self.pen.append(lines);
             self.large = large.as_ref().map(|(path, size)| {
                 let (path, size) = (path.clone(), *size);
-                Large { path, size, digest: FileDigest::new() }
+                Large { path, size, digest: FileDigest::new(), tree: TreeDigest::default() }
             });
         }
         if let Some(large) = &mut self.large
@@ -46,7 +55,10 @@ impl Recorder {
         {
             large.digest.push(kind, len, digest).expect("a file's slices follow its header in order");
         }
-        if let Some(done) = self.large.take_if(|large| large.digest.len() == large.size) {
+        if let Some(done) = self.large.take_if(|large| large.tree.len() == large.size) {
+            let digest = done.tree.finish().expect("a file with a hole and data is longer than a leaf");
+            self.pen.file(digest, &done.path);
+        } else if let Some(done) = self.large.take_if(|large| large.digest.len() == large.size) {
             let digest = done.digest.finish().expect("a file's only slice is marked as such");
             self.pen.file(digest, &done.path);
         }

@@ -116,7 +116,8 @@
 //! | 48 | 32 | digest of the content; where the chunk is sealed, xor keyed BLAKE3 of the sequence number 8 | BLAKE3 of the payload; where it is sealed, zeros |
 //! | 80 | 16 | seal of the payload, or zeros | the same |
 //!
-//! **Chunk** (kind 1). Without DATA the chunk is mixed: whole small entries, headers and padding; offset 0, digest plain
+//! **Chunk** (kind 1). Without DATA the chunk is mixed: whole small entries, headers and padding, or what follows the header
+//! of a sparse file ([`crate::archive`]); offset 0, digest plain
 //! BLAKE3; it may be empty. With DATA it is a slice of one large file or raw stream at that offset, a multiple of
 //! `CHUNK_LEN`: a full chunk unless it is the last, never empty. Its digest is the chaining value of its BLAKE3 subtree,
 //! or plain BLAKE3 with SOLE, for a file's only slice (offset 0). With ZSTD the payload is one zstd frame, shorter than

@@ -21,6 +21,7 @@ mod peers;
 mod quiet;
 mod select;
 mod shared;
+mod sparse;
 mod strangers;
 mod streams;
 mod tree;
