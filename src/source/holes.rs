@@ -52,14 +52,24 @@ impl Holes {
             return None;
         }
         let fd = fd.as_fd();
+        self.map_as(fd, meta, |from| rustix::fs::seek(fd, from))
+    }
+
+    /// See [`Holes::map`]; `seek` is the file system.
+    fn map_as(
+        self,
+        fd: BorrowedFd<'_>,
+        meta: &Meta,
+        seek: impl FnMut(SeekFrom) -> Result<u64, Errno>,
+    ) -> Option<SparseMap> {
         if self.only_asked_for {
-            return ask(fd, meta.size);
+            return ask(seek, meta.size);
         }
         let fresh = meta.mtime.secs >= self.settled_before;
         if fresh {
             rustix::fs::fdatasync(fd).ok()?;
         }
-        let map = ask(fd, meta.size)?;
+        let map = ask(seek, meta.size)?;
         let data = map.data_len();
         let is_doubtful = meta.allocated > data.saturating_add(data / 8).saturating_add(OVERHEAD);
         let is_short = meta.size - data <= HOLES_READ_MAX;
@@ -69,7 +79,13 @@ impl Holes {
 
     /// The map of a small file of which `content` is all: a hole is what is zeros, and is called a hole.
     pub(super) fn map_read(self, fd: impl AsFd, content: &[u8]) -> Option<SparseMap> {
-        let map = ask(fd.as_fd(), content.len() as u64)?;
+        let fd = fd.as_fd();
+        self.map_read_as(content, |from| rustix::fs::seek(fd, from))
+    }
+
+    /// See [`Holes::map_read`]; `seek` is the file system.
+    fn map_read_as(self, content: &[u8], seek: impl FnMut(SeekFrom) -> Result<u64, Errno>) -> Option<SparseMap> {
+        let map = ask(seek, content.len() as u64)?;
         if self.only_asked_for {
             return Some(map);
         }
@@ -80,11 +96,11 @@ impl Holes {
 }
 
 /// What the file system says; `None` if that is "no holes", or nothing that can be meant.
-fn ask(fd: BorrowedFd<'_>, size: u64) -> Option<SparseMap> {
+fn ask(mut seek: impl FnMut(SeekFrom) -> Result<u64, Errno>, size: u64) -> Option<SparseMap> {
     let mut found = Found::default();
     let mut at = 0;
     while at < size {
-        let data = match rustix::fs::seek(fd, SeekFrom::Data(at)) {
+        let data = match seek(SeekFrom::Data(at)) {
             Ok(data) if data < at => return None,
             Ok(data) => data,
             // no data from here on
@@ -94,7 +110,7 @@ fn ask(fd: BorrowedFd<'_>, size: u64) -> Option<SparseMap> {
         if data >= size {
             break;
         }
-        let hole = rustix::fs::seek(fd, SeekFrom::Hole(data)).ok().filter(|hole| *hole > data)?;
+        let hole = seek(SeekFrom::Hole(data)).ok().filter(|hole| *hole > data)?;
         found.add(data, hole, size);
         at = hole;
     }
@@ -202,7 +218,8 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         file.set_len(1 << 20).unwrap();
         file.write_all_at(b"x", 300_000).unwrap();
-        let Some(map) = ask(file.as_fd(), 1 << 20) else {
+        let seek = |from| rustix::fs::seek(&file, from);
+        let Some(map) = ask(seek, 1 << 20) else {
             return eprintln!("SKIPPED: this file system keeps no holes");
         };
         assert!(map.extents().iter().any(|e| e.offset <= 300_000 && 300_000 < e.end()));
@@ -215,5 +232,99 @@ mod tests {
         assert_eq!(holes.map_read(&file, &content), Some(map));
         content[900_000] = 1;
         assert_eq!(holes.map_read(&file, &content), None, "data where a hole should be");
+    }
+
+    /// A file with holes of 8 KiB in front, of 20 MiB in the middle, and of nearly 5 MiB at its end, changed at 1000 s.
+    fn sparse() -> Option<(std::fs::File, Meta)> {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(40 << 20).unwrap();
+        file.write_all_at(&vec![b'd'; 15 << 20], 8192).unwrap();
+        file.write_all_at(b"the end", 35 << 20).unwrap();
+        let mut meta = Meta::of(&rustix::fs::fstat(&file).unwrap());
+        meta.mtime.secs = 1000;
+        if !Holes::may_be_in(&meta) {
+            eprintln!("SKIPPED: this file system keeps no holes");
+            return None;
+        }
+        Some((file, meta))
+    }
+
+    /// What a file system may say of a file instead of the truth.
+    type Lie<'a> = Box<dyn Fn(SeekFrom, &dyn Fn(SeekFrom) -> Result<u64, Errno>) -> Result<u64, Errno> + 'a>;
+
+    #[test]
+    fn a_file_system_that_hides_data_or_answers_nonsense_is_read_whole() {
+        let Some((file, meta)) = sparse() else { return };
+        let fd = file.as_fd();
+        let truth = |from: SeekFrom| rustix::fs::seek(fd, from);
+        let settled = Holes::new(2000);
+        let lies: [(&str, Lie<'_>); 8] = [
+            ("no data anywhere", Box::new(|_, _| Err(Errno::NXIO))),
+            (
+                "the first data comes late",
+                Box::new(|from, truth| match from {
+                    SeekFrom::Data(at) => truth(SeekFrom::Data(at.max(14 << 20))),
+                    other => truth(other),
+                }),
+            ),
+            ("data before what was asked for", Box::new(|from, truth| Ok(truth(from)?.saturating_sub(9000)))),
+            ("all ends beyond the file", Box::new(|_, _| Ok(1 << 50))),
+            (
+                "a hole where data begins",
+                Box::new(|from, truth| match from {
+                    SeekFrom::Hole(at) => Ok(at),
+                    other => truth(other),
+                }),
+            ),
+            (
+                "no end of the data",
+                Box::new(|from, truth| match from {
+                    SeekFrom::Hole(_) => Err(Errno::NXIO),
+                    other => truth(other),
+                }),
+            ),
+            ("no such question", Box::new(|_, _| Err(Errno::INVAL))),
+            ("a broken disk", Box::new(|_, _| Err(Errno::IO))),
+        ];
+        assert!(settled.map_as(fd, &meta, truth).is_some(), "the truth is believed");
+        for (what, lie) in &lies {
+            assert_eq!(settled.map_as(fd, &meta, |from| lie(from, &truth)), None, "{what}");
+        }
+        let mut content = vec![0; 40 << 20];
+        file.read_exact_at(&mut content, 0).unwrap();
+        for (what, lie) in &lies {
+            assert_eq!(settled.map_read_as(&content, |from| lie(from, &truth)), None, "{what}, read before");
+        }
+    }
+
+    #[test]
+    fn little_that_is_hidden_is_found_if_it_was_written_shortly_before() {
+        let Some((file, meta)) = sparse() else { return };
+        let fd = file.as_fd();
+        // The last bytes are in a hole, as may be before they are on the disk.
+        let hides = |from: SeekFrom| match from {
+            SeekFrom::Data(at) if at > 10 << 20 => Err(Errno::NXIO),
+            other => rustix::fs::seek(fd, other),
+        };
+        assert_eq!(Holes::new(1000).map_as(fd, &meta, hides), None);
+        let lost = Holes::new(1001).map_as(fd, &meta, hides);
+        assert!(lost.is_some(), "long after it was written there is no reason to doubt");
+        let asked = Holes::new(0).only_asked_for().map_as(fd, &meta, hides);
+        assert_eq!(asked, lost, "nothing is read for who only asks");
+    }
+
+    #[test]
+    fn what_takes_more_of_the_disk_than_its_data_is_believed_if_its_holes_are_zeros() {
+        let file = tempfile::tempfile().unwrap();
+        let keep = rustix::fs::FallocateFlags::empty();
+        if rustix::fs::fallocate(&file, keep, 0, 4 << 20).is_err() {
+            return eprintln!("SKIPPED: this file system allocates nothing ahead");
+        }
+        file.set_len(30 << 20).unwrap();
+        let mut meta = Meta::of(&rustix::fs::fstat(&file).unwrap());
+        meta.mtime.secs = 0;
+        let all_hole = |_| Err(Errno::NXIO);
+        let map = Holes::new(2000).map_as(file.as_fd(), &meta, all_hole);
+        assert_eq!(map.map(|map| map.data_len()), Some(0));
     }
 }

@@ -1,5 +1,5 @@
 //! Files with holes arrive with their bytes and with their holes, in no more time and on no more disk than their data
-//! takes; zeros that are there stay there; and a file system that calls data a hole loses nothing.
+//! takes; and zeros that are there stay there.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FallocateFlags, SeekFrom, seek};
 
-use crate::ends::{BLAST, Outcome, Run, recv, scratch, send, shim, transfer};
-use crate::trees::{assert_same, random_bytes, set_mtime};
+use crate::ends::{recv, scratch, send, transfer};
+use crate::trees::{assert_same, random_bytes};
 
 /// Bytes and where they are in a file.
 type Data<'a> = (u64, &'a [u8]);
@@ -249,81 +249,4 @@ fn tar_reads_holes_from_the_archive() {
         }
         assert_copied(&dest, &tree);
     }
-}
-
-/// Answers for files that are called `lie`: what `TRUTH` makes of the true answer of `lseek`.
-fn lying(dir: &Path, truth: &str) -> Option<String> {
-    let text = r#"
-        #define _GNU_SOURCE
-        #include <dlfcn.h>
-        #include <errno.h>
-        #include <stdio.h>
-        #include <string.h>
-        #include <unistd.h>
-        static off_t ask(const char *name, int fd, off_t at, int whence) {
-            off_t (*next)(int, off_t, int) = (off_t (*)(int, off_t, int))dlsym(RTLD_NEXT, name);
-            char link[64], path[4096];
-            snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-            ssize_t n = readlink(link, path, sizeof path - 1);
-            if (n < 3 || strncmp(path + n - 3, "lie", 3) || whence < SEEK_DATA) return next(fd, at, whence);
-            TRUTH
-        }
-        off_t lseek(int fd, off_t at, int whence) { return ask("lseek", fd, at, whence); }
-        off_t lseek64(int fd, off_t at, int whence) { return ask("lseek64", fd, at, whence); }
-    "#;
-    shim(dir, &text.replace("TRUTH", truth))
-}
-
-fn sent_with(env: &str, source: &Path, port: u16) -> Outcome {
-    Run::of("send", Command::new("env"), &[env, BLAST, "send"]).last(source).last(format!("127.0.0.1:{port}")).outcome()
-}
-
-#[test]
-fn data_that_the_file_system_calls_a_hole_is_sent() {
-    let Some(dir) = holey() else { return };
-    let noise = random_bytes(4, 9 << 20);
-    let lies = [
-        ("no data anywhere", "errno = ENXIO; return -1;"),
-        (
-            "the file's first data is its last",
-            "if (whence == SEEK_DATA && at < 8000000) at = 8000000; return next(fd, at, whence);",
-        ),
-        ("data before what was asked for", "return at > 4096 ? at - 4096 : next(fd, at, whence);"),
-        ("all ends beyond the file", "return 1LL << 50;"),
-        ("a hole where data begins", "return at;"),
-        ("no such question", "errno = EINVAL; return -1;"),
-        ("a broken disk", "errno = EIO; return -1;"),
-    ];
-    for (n, (what, truth)) in lies.into_iter().enumerate() {
-        let (tree, dest) = (dir.path().join(format!("tree{n}")), dir.path().join(format!("dest{n}")));
-        fs::create_dir(&tree).unwrap();
-        for (name, len, data) in [("large lie", 40 << 20, &noise[..]), ("small lie", 500_000, &noise[..100_000])] {
-            sparse(&tree.join(name), len, &[(8192, data), (len - 5000, b"the end")]);
-        }
-        sparse(&tree.join("honest"), 3 << 20, &[(8192, &noise[..100_000])]);
-        // long ago, so that what it takes of the disk is all that tells
-        ["large lie", "small lie", "honest"].iter().for_each(|name| set_mtime(tree.join(name), 1_000_000_000, 0));
-        let Some(env) = lying(dir.path(), truth) else { return };
-        let receiver = recv(&dest).start();
-        let sender = sent_with(&env, &tree, receiver.port());
-        assert_eq!(sender.code, Some(0), "{what}: {sender:?}");
-        receiver.wait().expect(0);
-        assert_same(&dest, &tree);
-        assert!(allocated(&dest.join("honest")) <= allocated(&tree.join("honest")) + 4096, "{what}");
-    }
-}
-
-#[test]
-fn what_was_written_just_now_is_looked_for_in_holes_too() {
-    let Some(dir) = holey() else { return };
-    let (tree, dest) = (dir.path().join("tree"), dir.path().join("dest"));
-    fs::create_dir(&tree).unwrap();
-    sparse(&tree.join("lie"), 40 << 20, &[(8192, &random_bytes(4, 9 << 20)), (30 << 20, b"new")]);
-    let hidden =
-        "if (whence == SEEK_DATA && at > (20 << 20)) { errno = ENXIO; return -1; } return next(fd, at, whence);";
-    let Some(env) = lying(dir.path(), hidden) else { return };
-    let receiver = recv(&dest).start();
-    assert_eq!(sent_with(&env, &tree, receiver.port()).code, Some(0));
-    receiver.wait().expect(0);
-    assert_same(&dest, &tree);
 }
