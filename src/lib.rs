@@ -71,10 +71,12 @@
 //! | [`sink`] | what is received: unpack, writers, raw targets (file, block device, standard output, a command); nothing leaves its root or replaces what is there | trust a name |
 //! | [`link`] | the only sockets: find, announce, dial, accept, handshake, read, write | touch a file |
 //! | [`send`] [`recv`] | the two conductors, mirrored: build the stages, own the session, wait, report | move bytes themselves |
+//! | [`read_back`] | read files again from the disk and compare them with their digests | write |
 //! | [`verify`] | compare a tree with a manifest | write |
 //! | [`cli`] | arguments, progress, exit codes, reports | know how anything works |
 //!
-//! Imports go one way: ground floor ← wire, archive, manifest ← chunk, flow ← source, sink, link ← send, recv, verify ← cli. The crate
+//! Imports go one way: ground floor ← wire, archive, manifest ← chunk, flow ← source, sink, link, read_back ← send, recv, verify ←
+//! cli. The crate
 //! `tar` is named only in `archive`; tokio and socket2 only in `link`, `send` and `recv`; clap and indicatif only in
 //! `cli`, which is also the only room that prints. `tests/house.rs` holds all this.
 //!
@@ -111,6 +113,7 @@ pub mod manifest;
 pub mod options;
 pub mod pipe;
 pub mod queue;
+pub mod read_back;
 pub mod recv;
 pub mod report;
 pub mod send;

@@ -331,6 +331,8 @@ pub struct RecvOptions {
     /// Chunks this side holds at most, 1 to [`limits::WINDOW_MAX`]; `None` lets the program choose, see
     /// [`Window::chosen`].
     pub window_chunks: Option<u32>,
+    /// Whether what was written is read back from the disk and compared before it counts as received.
+    pub verify: bool,
     /// Where the BLAKE3 of every file is written to, if anywhere.
     pub manifest: Option<PathBuf>,
     /// Where events go.
@@ -413,6 +415,7 @@ impl RecvOptions {
             keep: Keep::default(),
             timeout: limits::TIMEOUT_DEFAULT,
             window_chunks: None,
+            verify: false,
             manifest: None,
             observer: Arc::new(|_| {}),
         }

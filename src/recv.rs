@@ -8,13 +8,15 @@
 //!    own: a confinement lasts as long as its thread, and the caller's goes on to other things. Start the stages:
 //!    `workers` threads open and verify chunks in any order; the flow restores the order; whoever completes a gap hands
 //!    the chunks in order to the sink, which has threads of its own.
-//! 4. When everything that Finish counts has been delivered: compare digests, let the sink finish and sync.
+//! 4. When everything that Finish counts has been delivered: compare digests, let the sink finish and sync, and read back
+//!    from the disk what is there now, if that is asked for.
 //! 5. Say so on every link (Commit, or Abort on any failure), wait for Bye, and report.
 //!
 //! Steps 2, 3 and 4 have a room each: `door`, `stages`, `conductor`.
 
 mod conductor;
 mod door;
+mod read_back;
 mod stages;
 
 use std::collections::HashMap;
@@ -40,7 +42,7 @@ use crate::link::cables::Cables;
 use crate::link::listen::Pending;
 use crate::link::watch::{Interrupts, Watch};
 use crate::link::{describe_io, dial, handshake, listen, socket};
-use crate::manifest::Draft;
+use crate::manifest::{Draft, Pen};
 use crate::options::{Destination, RecvOptions, Window};
 use crate::report::{Event, ManifestReport, Report};
 use crate::sink::{self, Prepared, Sink};
@@ -65,7 +67,10 @@ pub fn run(options: RecvOptions, stats: Arc<Stats>) -> Result<Report, Error> {
 fn apart(options: RecvOptions, stats: Arc<Stats>) -> Result<Report, Error> {
     let mut prepared = Prepared::new(&options.destination)?.keeping(options.keep).sparse(options.sparse);
     look_at_sharing(&options, &prepared)?;
-    let manifest = Manifest::begin(&options)?;
+    if options.verify {
+        prepared = prepared.read_back()?;
+    }
+    let manifest = Manifest::begin(&options, &prepared)?;
     if let Some(manifest) = &manifest {
         prepared = prepared.recorded(manifest.recorder.clone());
     }
@@ -103,29 +108,36 @@ fn look_at_sharing(options: &RecvOptions, prepared: &Prepared) -> Result<(), Err
     Ok(())
 }
 
-/// The manifest that was asked for.
+/// The digests of what is received: for the manifest that was asked for, or to be compared with what is read back.
 struct Manifest {
-    draft: Draft,
+    draft: Option<Draft>,
     recorder: Arc<sink::Recorder>,
 }
 
 impl Manifest {
-    fn begin(options: &RecvOptions) -> Result<Option<Manifest>, Error> {
-        let Some(path) = &options.manifest else { return Ok(None) };
+    fn begin(options: &RecvOptions, prepared: &Prepared) -> Result<Option<Manifest>, Error> {
+        let path = match &options.manifest {
+            Some(path) => path,
+            None if options.verify => {
+                let recorder = sink::Recorder::new(Pen::unnamed(prepared.beside())?);
+                return Ok(Some(Manifest { draft: None, recorder }));
+            }
+            None => return Ok(None),
+        };
         let (draft, pen) = match &options.destination {
             Destination::Path(destination) => Draft::create(path, std::slice::from_ref(destination)),
             Destination::Stdout | Destination::Run(_) => Draft::create(path, &[]),
         }?;
-        Ok(Some(Manifest { draft, recorder: sink::Recorder::new(pen) }))
+        Ok(Some(Manifest { draft: Some(draft), recorder: sink::Recorder::new(pen) }))
     }
 
     /// Where it is written, as a descriptor of its own.
     fn directory(&self) -> Option<OwnedFd> {
-        self.draft.directory().try_clone_to_owned().ok()
+        self.draft.as_ref()?.directory().try_clone_to_owned().ok()
     }
 
     fn finish(self) -> Option<ManifestReport> {
-        self.recorder.take().map(|pen| self.draft.finish(pen))
+        Some(self.draft?.finish(self.recorder.take()?))
     }
 }
 
@@ -276,6 +288,7 @@ async fn serve(
         peers: Vec::new(),
         finish: None,
         measuring,
+        read_back: manifest.as_ref().filter(|_| options.verify).map(|manifest| manifest.recorder.clone()),
     };
     let place = door::place(&stream, peer);
     door.serve(Some((session, keys.clone())));

@@ -215,12 +215,23 @@ pub struct Report {
     pub empty_stdin: bool,
     /// How the command of this side ended that made or took the stream, if there was one.
     pub command: Option<Exit>,
+    /// What the receiver read back, if it was asked to.
+    pub read_back: Option<ReadBack>,
     /// The manifest, if one was asked for.
     pub manifest: Option<ManifestReport>,
     /// Bytes of the block device that this receiver wrote to.
     pub device_size: Option<u64>,
     /// What the sender left out on request; nothing on the receiver, which is not told.
     pub omitted: Omitted,
+}
+
+/// What was read back from the disk and found to be what was sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ReadBack {
+    /// Files, each once whatever its names.
+    pub files: u64,
+    /// Their bytes, holes included.
+    pub bytes: u64,
 }
 
 /// What came of a manifest.

@@ -325,6 +325,7 @@ fn report(
         receiver_stages: commit.stages,
         empty_stdin: totals.is_stream && totals.end.stream_bytes == 0,
         device_size: None,
+        read_back: None,
         command: None,
     }
 }

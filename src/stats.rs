@@ -24,8 +24,10 @@ pub enum Phase {
     Moving = 1,
     /// Everything has arrived; the receiver's disk is being synced.
     Syncing = 2,
+    /// All is synced, and read again from the receiver's disk.
+    ReadingBack = 3,
     /// Committed.
-    Done = 3,
+    Done = 4,
 }
 
 /// Counters of one transfer, shared by all its threads.
@@ -45,6 +47,8 @@ pub struct Stats {
     pub stream_done: AtomicU64,
     /// See [`Report::payload_bytes`](crate::report::Report::payload_bytes).
     pub payload_bytes: AtomicU64,
+    /// Bytes read back from the receiver's disk.
+    pub read_back: AtomicU64,
     phase: AtomicU8,
     links: Mutex<Vec<Arc<LinkStats>>>,
     stages: Mutex<Vec<(Stage, Arc<Stopwatch>)>>,
@@ -101,6 +105,7 @@ impl Stats {
             0 => Phase::Waiting,
             1 => Phase::Moving,
             2 => Phase::Syncing,
+            3 => Phase::ReadingBack,
             _ => Phase::Done,
         }
     }

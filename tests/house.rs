@@ -11,7 +11,7 @@ const GROUND: [&str; 11] =
     ["child", "device", "error", "ids", "limits", "options", "pipe", "queue", "report", "stats", "sys"];
 
 /// Every other room with the rooms it may import beside the ground floor.
-const IMPORTS: [(&str, &[&str]); 12] = [
+const IMPORTS: [(&str, &[&str]); 13] = [
     ("wire", &[]),
     ("archive", &[]),
     ("manifest", &[]),
@@ -21,8 +21,9 @@ const IMPORTS: [(&str, &[&str]); 12] = [
     ("sink", &["archive", "chunk", "manifest", "wire"]),
     ("link", &["chunk", "flow", "wire"]),
     ("send", &["archive", "chunk", "flow", "link", "manifest", "source", "wire"]),
-    ("recv", &["archive", "chunk", "flow", "link", "manifest", "sink", "wire"]),
-    ("verify", &["manifest", "source"]),
+    ("read_back", &["manifest"]),
+    ("recv", &["archive", "chunk", "flow", "link", "manifest", "read_back", "sink", "wire"]),
+    ("verify", &["manifest", "read_back", "source"]),
     ("cli", &["recv", "send", "verify"]),
 ];
 

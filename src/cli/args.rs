@@ -234,6 +234,7 @@ fn recv(typed: RecvTyped) -> Result<RecvOptions, Misuse> {
         (a, b) => a.or(b).unwrap_or(limits::PORT),
     };
     options.bind = bind;
+    options.verify = typed.verify;
     options.sockets = typed.common.sockets();
     options.hidden = typed.hidden;
     options.allow = typed.allow.unwrap_or_default();

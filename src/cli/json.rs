@@ -16,7 +16,7 @@ use crate::child::Exit;
 use crate::error::{Error, ExitCode};
 use crate::report::{
     End, Limit, Limited, LinkReport, ManifestReport, Note, NoteKind, Notes, Omitted, OmittedCount, OmittedKind,
-    Rehearsal, Report,
+    ReadBack, Rehearsal, Report,
 };
 use crate::stats::{Stage, StageTimes};
 
@@ -39,6 +39,7 @@ pub fn report(report: &Report, side: &Side) -> String {
         stages: Ends { sender: stages(&report.sender_stages), receiver: stages(&report.receiver_stages) },
         notes: Ends { sender: NotesJson::of(&report.source_notes), receiver: NotesJson::of(&report.sink_notes) },
         manifest: report.manifest.as_ref().map(ManifestJson::of),
+        read_back: report.read_back.map(|ReadBack { files, bytes }| ReadBackJson { files, bytes }),
         device: report.device_size.map(|size| DeviceJson { size, left: size.saturating_sub(report.content_bytes) }),
         omitted: (*side == Side::Send).then(|| OmittedJson::of(&report.omitted)),
         command: report.command.map(|exit| CommandJson::of(Some(exit))),
@@ -93,6 +94,13 @@ struct FailureJson<'a> {
     code: u8,
     hint: Option<&'a str>,
     command: Option<CommandJson>,
+    read_back: Option<ReadBackJson>,
+}
+
+#[derive(Serialize)]
+struct ReadBackJson {
+    files: u64,
+    bytes: u64,
 }
 
 /// How the command of `--run` on this side ended; nothing in it if it had not.
@@ -470,6 +478,7 @@ mod tests {
             empty_stdin: false,
             manifest: Some(ManifestReport { path: "m".into(), files: 1, foreign: 0, failed: None }),
             device_size: Some(10),
+            read_back: Some(ReadBack { files: 2, bytes: 3 }),
             command: Some(Exit::Status(0)),
         }
     }
@@ -513,6 +522,7 @@ mod tests {
                 "caches": { "count": 0 },
             },
             "command": { "status": 0, "signal": null },
+            "read_back": { "files": 2, "bytes": 3 },
         });
         assert_eq!(read, right);
     }

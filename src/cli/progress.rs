@@ -62,6 +62,7 @@ struct Look {
     at: Duration,
     phase: Phase,
     done: u64,
+    read_back: u64,
     /// Content the walk has found, and whether that is all; `None` where nobody knows (receiver, standard input).
     found: Option<(u64, bool)>,
     entries_done: u64,
@@ -86,6 +87,7 @@ impl Look {
             at,
             phase: stats.phase(),
             done: done(stats, sending),
+            read_back: stats.read_back.load(Relaxed),
             found: (bytes_found > 0).then(|| (bytes_found, stats.found_all.load(Relaxed))),
             entries_done: stats.entries_done.load(Relaxed),
             entries_found: stats.entries_found.load(Relaxed),
@@ -164,6 +166,10 @@ impl Meter {
             Phase::Syncing => {
                 let written = bytes(last.done);
                 return format!("everything has arrived; syncing the disk, {written} written ({waited})");
+            }
+            Phase::ReadingBack => {
+                let (read, written) = (bytes(last.read_back), bytes(last.done));
+                return format!("all is written and synced; reading it back, {read} of {written} ({waited})");
             }
             Phase::Done => return format!("{}, done", bytes(last.done)),
             Phase::Moving => {}
@@ -411,6 +417,7 @@ mod tests {
             at: Duration::from_secs(seconds),
             phase: Phase::Moving,
             done: seconds * 100_000_000,
+            read_back: seconds * 50_000_000,
             found: Some((10_000_000_000, true)),
             entries_done: seconds * 10,
             entries_found: 1_000,

@@ -12,7 +12,7 @@ use crate::error::{ExitCode, escape};
 use crate::options::Destination;
 use crate::report::{
     Difference, DifferenceKind, LinkReport, ManifestReport, Note, NoteKind, Notes, Omitted, OmittedCount, OmittedKind,
-    Report, Verified,
+    ReadBack, Report, Verified,
 };
 
 /// Which end is speaking.
@@ -69,6 +69,10 @@ pub fn report(report: &Report, side: &Side, verbosity: Verbosity) -> String {
     }
     if let Some(manifest) = &report.manifest {
         let _ = writeln!(out, "{}", manifest_line(manifest));
+    }
+    if let Some(ReadBack { files, bytes: read }) = report.read_back {
+        let files = plural(files, "file", "files");
+        let _ = writeln!(out, "verified         {files}, {} read back from the disk", bytes(read));
     }
     if let Some(size) = report.device_size {
         let _ = writeln!(out, "{}", device_line(size, report.content_bytes));
@@ -402,6 +406,7 @@ mod tests {
             empty_stdin: false,
             manifest: None,
             device_size: None,
+            read_back: None,
             omitted: Omitted::default(),
             command: None,
         }
@@ -434,6 +439,13 @@ mod tests {
         let ends =
             "whole: every byte was verified and written to standard output\nlimited by: nothing that was measured\n";
         assert!(text.ends_with(ends), "{text}");
+    }
+
+    #[test]
+    fn what_was_read_back_has_a_line() {
+        let read_back = Some(ReadBack { files: 8_000, bytes: 2_000_000_000 });
+        let text = report(&Report { read_back, ..sample() }, &Side::Recv(Destination::Stdout), Verbosity::Normal);
+        assert!(text.contains("\nverified         8,000 files, 2.00 GB read back from the disk\n"), "{text}");
     }
 
     #[test]

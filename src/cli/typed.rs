@@ -178,6 +178,9 @@ pub struct RecvTyped {
     /// write to)
     #[arg(long, value_name = "WORD[,WORD...]", value_parser = allow)]
     pub allow: Option<Allow>,
+    /// Read back from the disk all that was written, and compare, before it counts as received
+    #[arg(long)]
+    pub verify: bool,
     #[command(flatten)]
     pub common: CommonTyped,
 }

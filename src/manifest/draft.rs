@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::line::{Drafted, Key, Lines, settle};
+use super::line::{Drafted, Key, Line, Lines, parse_line, settle};
 use crate::error::{Error, escape};
 use crate::ids::Digest;
 use crate::report::ManifestReport;
@@ -124,6 +124,38 @@ impl Drop for Draft {
 }
 
 impl Pen {
+    /// What is written is for this process only: in a file without a name beside what is received, if it can be had
+    /// there, or else where temporary files go.
+    pub fn unnamed(beside: Option<BorrowedFd<'_>>) -> Result<Pen, Error> {
+        let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+        let beside = beside.and_then(|dir| rustix::fs::openat(dir, ".", flags, Mode::RUSR | Mode::WUSR).ok());
+        let file = match beside {
+            Some(fd) => File::from(fd),
+            None => unnamed_in(&std::env::temp_dir()).map_err(|source| Error::Destination {
+                what: "cannot make a temporary file for the digests of what is received".into(),
+                source,
+            })?,
+        };
+        Ok(Pen { file, lines: Lines::default(), error: None })
+    }
+
+    /// Visit the lines of all files that were added, but not of their further names.
+    ///
+    /// # Errors
+    /// Some could not be written, or cannot be read.
+    pub fn each_file(&mut self, mut visit: impl FnMut(Line)) -> io::Result<()> {
+        self.flush();
+        if let Some(error) = &self.error {
+            return Err(io::Error::new(error.kind(), error.to_string()));
+        }
+        each_line(&self.file, |text, line| {
+            if let Drafted::File { .. } = line {
+                visit(parse_line(text).map_err(|_| io::ErrorKind::InvalidData)?);
+            }
+            Ok(())
+        })
+    }
+
     /// Add lines.
     pub fn append(&mut self, lines: &Lines) {
         let Lines { text, files, foreign, links } = lines;
@@ -177,6 +209,14 @@ fn create_in(dir: &OwnedFd) -> Result<(File, String), Errno> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = rustix::fs::openat(dir, name.as_str(), flags, Mode::from_raw_mode(0o666))?;
     Ok((fd.into(), name))
+}
+
+/// A file without a name in a directory of any file system.
+fn unnamed_in(dir: &Path) -> io::Result<File> {
+    let dir = rustix::fs::openat(CWD, dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let (file, name) = create_in(&dir)?;
+    rustix::fs::unlinkat(&dir, name, AtFlags::empty())?;
+    Ok(file)
 }
 
 /// Copy a draft, giving each hard link its target's digest. Targets come before their links. Returns how many links
@@ -285,6 +325,37 @@ mod tests {
         assert_eq!((report.files, report.failed), (6000, None));
         assert_eq!(names(dir.path()), ["manifest"]);
         assert!(fs::read_to_string(&path).unwrap() == expected);
+    }
+
+    #[test]
+    fn files_without_a_manifest_are_remembered_in_a_file_without_a_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let beside = File::open(dir.path()).unwrap();
+        for beside in [Some(beside.as_fd()), None] {
+            let mut pen = Pen::unnamed(beside).unwrap();
+            let mut expected = Vec::new();
+            for i in 0..9000u32 {
+                let path = format!("f\n{i}").into_bytes();
+                let digest = Digest(blake3::hash(&path).into());
+                pen.file(digest, &path);
+                let mut lines = Lines::default();
+                lines.link(b"once more", &path);
+                pen.append(&lines);
+                expected.push(Line { digest, path });
+            }
+            let mut found = Vec::new();
+            pen.each_file(|line| found.push(line)).unwrap();
+            assert!(found == expected);
+            assert_eq!(names(dir.path()), Vec::<String>::new());
+            // What comes later comes after that.
+            pen.file(Digest([7; 32]), b"last");
+            found.clear();
+            pen.each_file(|line| found.push(line)).unwrap();
+            assert_eq!(found.last().map(|line| &line.path[..]), Some(&b"last"[..]));
+            pen.file = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+            pen.file(Digest([7; 32]), b"too much");
+            assert!(pen.each_file(|_| {}).is_err(), "what cannot be written is told");
+        }
     }
 
     #[test]

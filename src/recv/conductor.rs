@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use super::abort;
 use super::door::{BUSY, Caller, Door, NO_SESSION, Place, advertised, place, turn_away};
+use super::read_back;
 use super::stages::Stages;
 use crate::error::{Error, ExitCode, escape_words};
 use crate::ids::{LinkId, SessionId};
@@ -25,7 +26,7 @@ use crate::link::watch::{self, Interrupts, Watch};
 use crate::link::{Ended, LinkEvent, describe_io, dial, discover, handshake};
 use crate::options::RecvOptions;
 use crate::report::{Event, ManifestReport, Notes, Omitted, Report};
-use crate::sink::{Sink, SinkEnd};
+use crate::sink::{Recorder, Sink, SinkEnd};
 use crate::stats::{Phase, Stage};
 use crate::wire::{Address, Commit, Control, Finish, FrameKeys, Handshake, Layout};
 
@@ -45,6 +46,8 @@ pub(super) struct Conductor<'a> {
     pub(super) finish: Option<Finish>,
     /// Nothing is kept, and anybody else who comes is more important.
     pub(super) measuring: bool,
+    /// Who knows what the files should be that are read back in the end.
+    pub(super) read_back: Option<Arc<Recorder>>,
 }
 
 /// Ids that have joined, so that a repeated Join is refused. Only the highest are remembered, since a peer may join for
@@ -188,7 +191,7 @@ impl Conductor<'_> {
     #[expect(clippy::too_many_arguments, reason = "one mailbox for each kind of news")]
     pub(super) async fn commit(
         &mut self,
-        sink: Sink,
+        mut sink: Sink,
         finish: Finish,
         layout: Layout,
         stages: &Stages,
@@ -204,9 +207,14 @@ impl Conductor<'_> {
         }
         self.session.stats.enter(Phase::Syncing);
         let (tell, mut ended) = oneshot::channel();
+        let (read_back, stats) = (sink.take_readable().zip(self.read_back.take()), self.session.stats.clone());
+        let check = move |end| match read_back {
+            Some((readable, recorder)) => read_back::run(&readable, &recorder, end, &stats),
+            None => Ok(end),
+        };
         thread::Builder::new()
             .name("sink-end".into())
-            .spawn(move || drop(tell.send(sink.finish(finish))))
+            .spawn(move || drop(tell.send(sink.finish(finish).and_then(check))))
             .map_err(|e| Error::Bug(format!("cannot start a thread: {}", describe_io(&e))))?;
         let end: SinkEnd = loop {
             tokio::select! {
@@ -479,6 +487,7 @@ impl Conductor<'_> {
             receiver_stages: self.session.stats.stages(Stage::Receive),
             empty_stdin: false,
             device_size: end.device_size,
+            read_back: end.read_back,
             command: end.command,
         }
     }

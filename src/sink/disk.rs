@@ -1,7 +1,8 @@
 //! A block device: had alone before anything is agreed, written from its first byte on, and synced. Never made shorter
 //! or longer; what lies behind the last byte that came stays as it was.
 
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -86,6 +87,12 @@ impl Disk {
         let done = rustix::fs::fallocate(&self.fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, len);
         self.zeroes = done.is_ok();
         if done.is_ok() { len } else { 0 }
+    }
+
+    /// The same device, to be read.
+    pub fn reopen(&self) -> io::Result<OwnedFd> {
+        let path = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
+        Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())?)
     }
 
     /// Bytes.

@@ -45,7 +45,7 @@ use std::thread::JoinHandle;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use rustix::io::Errno;
 
-pub use prepare::Prepared;
+pub use prepare::{Prepared, Readable};
 pub use record::Recorder;
 pub use shared::Sharing;
 
@@ -54,7 +54,7 @@ use crate::chunk::Chunk;
 use crate::error::{Error, escape};
 use crate::ids::Digest;
 use crate::limits;
-use crate::report::{Note, NoteKind, Notes};
+use crate::report::{Note, NoteKind, Notes, ReadBack};
 use crate::stats::Stats;
 use crate::wire::Finish;
 use attributes::{Policy, Who};
@@ -68,6 +68,8 @@ pub struct Sink {
     shared: Arc<Shared>,
     /// The command that takes what is received.
     command: Option<Arc<Child>>,
+    /// Where it can be read back, if that is asked for.
+    readable: Option<Readable>,
 }
 
 /// What came of it: everything is durable.
@@ -83,6 +85,8 @@ pub struct SinkEnd {
     pub device_size: Option<u64>,
     /// How the command ended that took it, if it was one.
     pub command: Option<Exit>,
+    /// What was read back of it, if anything was.
+    pub read_back: Option<ReadBack>,
     /// What happened to single entries.
     pub notes: Notes,
 }
@@ -99,6 +103,11 @@ impl Sink {
     /// The command that takes what is received, if one does. It ends with the sink, and can be ended sooner.
     pub fn command(&self) -> Option<Arc<Child>> {
         self.command.clone()
+    }
+
+    /// Where what was received can be read back once it is durable.
+    pub fn take_readable(&mut self) -> Option<Readable> {
+        self.readable.take()
     }
 
     /// Every chunk was handed over: write what is left, finish every directory, sync. Blocks until all of it is
@@ -137,7 +146,7 @@ impl Sink {
             }
         };
         let thread = std::thread::Builder::new().name("sink".into()).spawn(body).map_err(no_thread)?;
-        Ok(Sink { chunks, last_word: Some(last_word), thread: Some(thread), shared, command: None })
+        Ok(Sink { chunks, last_word: Some(last_word), thread: Some(thread), shared, command: None, readable: None })
     }
 }
 

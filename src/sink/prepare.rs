@@ -49,7 +49,17 @@ pub struct Prepared {
     sparse: bool,
     recorder: Option<Arc<Recorder>>,
     policy: Policy,
+    /// Whether it is read back in the end.
+    readable: bool,
     confinement: Option<Confinement>,
+}
+
+/// Where what was received can be read back.
+pub enum Readable {
+    /// Files, by the recorder's paths below this directory.
+    Below(OwnedFd),
+    /// A block device, from its first byte on.
+    Device(OwnedFd),
 }
 
 enum Target {
@@ -111,7 +121,7 @@ impl Prepared {
 
     fn of(target: Target, shown: String) -> Prepared {
         let policy = Policy::default();
-        Prepared { target, shown, sparse: false, recorder: None, policy, confinement: None }
+        Prepared { target, shown, sparse: false, recorder: None, policy, readable: false, confinement: None }
     }
 
     /// Deliver to an open descriptor as to standard output.
@@ -147,6 +157,29 @@ impl Prepared {
     pub fn allowing(self, allow: Allow, trusted: bool) -> Prepared {
         let allow = if trusted { allow.to_a_known_sender() } else { allow };
         Prepared { policy: Policy { allow, ..self.policy }, ..self }
+    }
+
+    /// Keep what it takes to read back what is received, once all of it is written.
+    ///
+    /// # Errors
+    /// It goes where nobody can read it again.
+    pub fn read_back(self) -> Result<Prepared, Error> {
+        match self.target {
+            Target::Stdout(_) | Target::Command(_) => Err(Error::Usage(format!(
+                "what goes to {} cannot be read back by --verify: name a directory, file or block device",
+                self.shown
+            ))),
+            _ => Ok(Prepared { readable: true, ..self }),
+        }
+    }
+
+    /// A directory on what is probably the destination's file system.
+    pub fn beside(&self) -> Option<BorrowedFd<'_>> {
+        match &self.target {
+            Target::Directory { fd, .. } => Some(fd.as_fd()),
+            Target::File { parent, .. } | Target::Missing { parent, .. } => Some(parent.as_fd()),
+            Target::Stdout(_) | Target::Device(_) | Target::Command(_) => None,
+        }
     }
 
     /// Before the first thread starts, hold this thread and all that it starts to the destination, and to the files in
@@ -229,7 +262,14 @@ impl Prepared {
                 tell(confine(&leave.iter().copied().chain(also).collect::<Vec<_>>()));
             }
         };
-        match self.target {
+        let mut readable = match &self.target {
+            _ if !self.readable => None,
+            Target::Directory { fd: place, .. } | Target::File { parent: place, .. } => Some(below(place)?),
+            Target::Missing { parent, .. } if !directory => Some(below(parent)?),
+            Target::Device(disk) => Some(Readable::Device(disk.reopen().map_err(cannot_read_back)?)),
+            Target::Missing { .. } | Target::Stdout(_) | Target::Command(_) => None,
+        };
+        let mut sink = match self.target {
             Target::Stdout(fd) => {
                 let output = Output::new(fd);
                 confine(&[]);
@@ -263,6 +303,9 @@ impl Prepared {
             Target::Missing { parent, name, .. } => {
                 let root = make_root(&parent, &name)
                     .map_err(|e| failed(&format!("cannot create '{}'", shared.destination), e))?;
+                if self.readable {
+                    readable = Some(below(&root)?);
+                }
                 confine(&[(root.as_fd(), Leave::All), (parent.as_fd(), Leave::EmptyDirectories)]);
                 open_tree(root, Some((parent, name)), HashMap::new(), workers, shared)
             }
@@ -270,7 +313,9 @@ impl Prepared {
                 confine(&[(fd.as_fd(), Leave::All)]);
                 open_tree(fd, None, before, workers, shared)
             }
-        }
+        }?;
+        sink.readable = readable;
+        Ok(sink)
     }
 
     fn becomes_directory(&self, offer: &Offer) -> bool {
@@ -309,6 +354,15 @@ fn fits(offer: &Offer, size: u64, shown: &str) -> Result<Layout, Error> {
 
 fn failed(what: &str, errno: rustix::io::Errno) -> Error {
     Error::Destination { what: what.into(), source: errno.into() }
+}
+
+/// What is received below a directory, to be read back.
+fn below(place: &OwnedFd) -> Result<Readable, Error> {
+    place.try_clone().map(Readable::Below).map_err(cannot_read_back)
+}
+
+fn cannot_read_back(source: io::Error) -> Error {
+    Error::Destination { what: "cannot open the destination to read it back".into(), source }
 }
 
 fn open_tree(

@@ -6,12 +6,13 @@
 //! finished early waits for the places before it. These are no more than the files that writers have in their queues,
 //! which the chunks' buffers bound; a place that is let go of without a line does not hold up the others.
 
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::chunk::Ordered;
 use crate::ids::Digest;
-use crate::manifest::{Lines, Pen};
+use crate::manifest::{Line, Lines, Pen};
 
 /// Writes the manifest, in the order of the places it gave.
 pub struct Recorder {
@@ -35,6 +36,11 @@ impl Recorder {
     /// The pen back, after the sink has ended.
     pub fn take(&self) -> Option<Pen> {
         self.lock().pen.take()
+    }
+
+    /// Visit the lines of all files so far, but not of their further names.
+    pub fn each_file(&self, visit: impl FnMut(Line)) -> io::Result<()> {
+        self.lock().pen.as_mut().map_or(Ok(()), |pen| pen.each_file(visit))
     }
 
     /// The next file's place.

@@ -19,6 +19,7 @@ mod memory;
 mod moving;
 mod peers;
 mod quiet;
+mod read_back;
 mod select;
 mod shared;
 mod sparse;
