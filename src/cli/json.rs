@@ -94,7 +94,6 @@ struct FailureJson<'a> {
     code: u8,
     hint: Option<&'a str>,
     command: Option<CommandJson>,
-    read_back: Option<ReadBackJson>,
 }
 
 #[derive(Serialize)]
@@ -134,6 +133,7 @@ struct ReportJson<'a> {
     stages: Ends<Vec<StageJson>>,
     notes: Ends<NotesJson<'a>>,
     manifest: Option<ManifestJson<'a>>,
+    read_back: Option<ReadBackJson>,
     omitted: Option<OmittedJson>,
     device: Option<DeviceJson>,
     command: Option<CommandJson>,

@@ -19,7 +19,9 @@ const NAMES_MAX: usize = 100;
 /// Something is not on the disk as it was sent, or cannot be read there; each such file is named.
 pub(super) fn run(readable: &Readable, recorder: &Recorder, end: SinkEnd, stats: &Stats) -> Result<SinkEnd, Error> {
     stats.enter(Phase::ReadingBack);
-    let progress = |_, bytes| drop(stats.read_back.fetch_add(bytes, Relaxed));
+    let progress = |_, bytes| {
+        stats.read_back.fetch_add(bytes, Relaxed);
+    };
     let read = match readable {
         Readable::Below(root) => {
             let differences = Mutex::new(Vec::new());
