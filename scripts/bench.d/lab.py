@@ -59,6 +59,7 @@ LINKS = {links.name: links for links in (
     Links("4x1g", "1gbit", "1gbit", "1gbit", "1gbit"),
     Links("1g+250m+100m", "1gbit", "250mbit", "100mbit"),
     Links("1g+100m", "1gbit", "100mbit"),
+    Links("2x1g", "1gbit", "1gbit"),
     Links("2x1g-loss", "1gbit", "1gbit", loss=(2, 1)),
     Links("1g+10m", "1gbit", "10mbit"),
     Links("1g+100m-far", "1gbit", "100mbit/50ms"),

@@ -27,6 +27,7 @@ SPREAD = ("mptcp", "split")
 STREAM = ("nc", "socat", "mbuffer")
 FASTER = (("wall", "mptcp", 1.0), ("wall", "split", 1.0), ("limit", 1.015, 0.1))
 HARMLESS = ("wall", "blast-off", 1.01)
+SEALED, SEALED_UNLIMITED = ("wall", "blast-plain", 1.01), ("wall", "blast-plain", 1 / 0.75)
 
 
 @dataclass
@@ -56,6 +57,7 @@ def scenarios(disk):
         scenario("4x1g:big", SPREAD + TREE[:1] + TREE[2:], FASTER, quick=True),
         scenario("1g+250m+100m:big", SPREAD, FASTER),
         scenario("1g+100m:big", SPREAD, FASTER, quick=True),
+        scenario("2x1g:big", ("blast-plain", "mptcp"), (SEALED, ("limit", 1.015, 0.1))),
         scenario("2x1g-loss:big", SPREAD, FASTER),
         scenario("1g+10m:big", ("mptcp", "tar-nc"), (("limit", 1.015, 0.1), ("wall", "tar-nc", 1.0))),
         scenario("1g+100m-far:big", ("mptcp",), (("limit", 1.015, 0.3),)),
@@ -63,11 +65,12 @@ def scenarios(disk):
         scenario("500m+1g-falls:big", ("mptcp",), (("limit", 1.05, 0.0),)),
         scenario("1g-far:big", ("tar-nc",), (("wall", "tar-nc", 0.5),)),
         scenario("1g:big", ("blast-off", *TREE), (("limit", 1.015, 0.1), HARMLESS)),
-        scenario("max:big", ("blast-off", *TREE), (("wall", "tar-nc", 0.65), ("cpu", "tar-nc", 0.75), HARMLESS), quick=True),
-        scenario("max:stream", STREAM, (("wall", "nc", 0.75),), quick=True),
+        scenario("max:big", ("blast-plain", "blast-off", *TREE),
+                 (("wall", "tar-nc", 0.65), ("cpu", "tar-nc", 0.75), HARMLESS, SEALED_UNLIMITED), quick=True),
+        scenario("max:stream", ("blast-plain", *STREAM), (("wall", "nc", 0.75), SEALED_UNLIMITED), quick=True),
         scenario("max:turns", ("nc",), (("rate", 90),), part=0.5),
         scenario("100m:big", ("blast-off", "tar-nc"), (HARMLESS,), part=0.05),
-        scenario("max:small", TREE, (small,), quick=True),
+        scenario("max:small", ("blast-plain", *TREE), (small, SEALED_UNLIMITED), quick=True),
         scenario("4x1g:small", ("mptcp", "tar-nc"), (("wall", "mptcp", 1.0),)),
         scenario("max:tiny", TREE, (("files", 20_000 if disk else 40_000),)),
         scenario("max:source", TREE),

@@ -135,11 +135,11 @@ def plan_rsync(job):
     return Plan([[recv]], [[send]], [port], is_daemon=True)
 
 
-def blast(name, what, program, options=()):
+def blast(name, what, program, options=(), both=()):
     def plan(job):
         port = job.lab.next_port()
-        recv = [program, "recv", "--quiet", "--port", str(port), "-" if job.is_stream else job.dest]
-        send = [program, "send", "--quiet", *options, "-" if job.is_stream else job.made.tree,
+        recv = [program, "recv", "--quiet", *both, "--port", str(port), "-" if job.is_stream else job.dest]
+        send = [program, "send", "--quiet", *both, *options, "-" if job.is_stream else job.made.tree,
                 f"{job.lab.address()}:{port}"]
         if job.is_stream:
             return stream(job, recv, send, port)
@@ -176,7 +176,12 @@ OTHERS = (
 
 def all_peers(program, off, against=None, variants=()):
     """By name; blast first."""
-    peers = [blast("blast", "blast", program), blast("blast-off", "blast " + " ".join(off), program, off)]
+    plain = ["--no-encrypt"]
+    peers = [
+        blast("blast", "blast", program),
+        blast("blast-plain", "blast --no-encrypt", program, both=plain),
+        blast("blast-off", "blast " + " ".join(off), program, off),
+    ]
     if against:
         peers.append(blast("blast-other", f"another build of blast: {against}", against))
     for name, options in variants:
