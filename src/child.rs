@@ -387,6 +387,24 @@ mod tests {
     }
 
     #[test]
+    fn a_command_that_wants_the_terminal_is_told_and_one_that_is_only_stopped_is_waited_for() {
+        let (child, mut pipe) = producer("echo $$; kill -TTIN $$; exit 3");
+        line(&mut pipe);
+        assert_eq!(exit(&child), Exit::Stopped);
+        assert!(child.look().unwrap().to_string().contains("wanted the terminal"));
+        child.end();
+        assert_eq!(exit(&child), Exit::Signal(15));
+        let (child, mut pipe) = producer("echo $$; kill -STOP $$; exit 3");
+        let pid = line(&mut pipe);
+        let is_stopped = || fs::read_to_string(format!("/proc/{pid}/stat")).unwrap().contains(") T");
+        let steps = SOON.as_millis() / STEP.as_millis();
+        assert!((0..steps).any(|_| child.wait(STEP).is_none() && is_stopped()));
+        assert_eq!(child.look(), None);
+        child.signal(Signal::CONT);
+        assert_eq!(exit(&child), Exit::Status(3));
+    }
+
+    #[test]
     fn a_command_that_is_let_go_of_is_no_orphan_and_no_zombie() {
         let (child, mut pipe) = producer("echo $$; sleep 1000");
         let pid = line(&mut pipe);

@@ -248,12 +248,14 @@ fn a_sender_that_is_killed_ends_the_consumer_without_an_end_of_its_input() {
 fn a_command_gets_its_pipe_and_nothing_else_of_ours_and_is_not_confined() {
     let dir = scratch();
     let elsewhere = dir.path().join("elsewhere");
-    let list = format!("ls -l /proc/self/fd > '{}'", elsewhere.display());
+    let list = format!("(ls -l /proc/self/fd; grep NoNewPrivs /proc/self/status) > '{}'", elsewhere.display());
     let receiver = consuming(format!("{list}; cat >/dev/null")).start();
     let sender = producing("ls -l /proc/self/fd", receiver.port()).outcome();
     sender.expect(0);
     receiver.wait().expect(0);
     let listed = fs::read_to_string(elsewhere).unwrap();
+    let privileges = |text: &str| text.lines().find(|l| l.contains("NoNewPrivs")).map(str::to_owned);
+    assert_eq!(privileges(&listed), privileges(&fs::read_to_string("/proc/self/status").unwrap()));
     assert!(listed.contains("pipe:") && !listed.contains("socket:") && !listed.contains("anon_inode"), "{listed}");
     let receiver = recv("-").start();
     producing("ls -l /proc/self/fd", receiver.port()).outcome().expect(0);
