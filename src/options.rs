@@ -307,6 +307,54 @@ impl Allow {
     }
 }
 
+/// Whose things become here. The default is the sender's numbers.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Owners {
+    /// Whoever has the sender's name for an owner.
+    pub by_name: bool,
+    /// Before that: the first rule for the user that matches.
+    pub users: Vec<IdRule>,
+    /// The same for groups.
+    pub groups: Vec<IdRule>,
+}
+
+/// One rule of `--owner-map` or `--group-map`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct IdRule {
+    /// Whom it is about.
+    pub from: MapFrom,
+    /// Who that is here.
+    pub to: MapTo,
+}
+
+/// A user or group of the sender.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum MapFrom {
+    /// Every one.
+    Any,
+    /// Those numbers.
+    Ids(std::ops::RangeInclusive<u32>),
+    /// The one whom the sender calls so.
+    Name(Vec<u8>),
+}
+
+/// A user or group of the receiver.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum MapTo {
+    /// A number, whether anybody has it or not.
+    Id(u32),
+    /// A name, which somebody must have.
+    Name(Vec<u8>),
+}
+
+impl Owners {
+    /// Whether the sender must say how owners are called.
+    pub fn need_names(&self) -> bool {
+        let by_name = |rule: &IdRule| matches!(rule.from, MapFrom::Name(_));
+        self.by_name || self.users.iter().chain(&self.groups).any(by_name)
+    }
+}
+
 /// The receiving side of a transfer.
 #[derive(Clone)]
 pub struct RecvOptions {
@@ -326,6 +374,8 @@ pub struct RecvOptions {
     pub allow: Allow,
     /// What is set on entries.
     pub keep: Keep,
+    /// Whose things become here.
+    pub owners: Owners,
     /// With every link silent, how long to wait for one.
     pub timeout: Duration,
     /// Chunks this side holds at most, 1 to [`limits::WINDOW_MAX`]; `None` lets the program choose, see
@@ -413,6 +463,7 @@ impl RecvOptions {
             sparse: false,
             allow: Allow::default(),
             keep: Keep::default(),
+            owners: Owners::default(),
             timeout: limits::TIMEOUT_DEFAULT,
             window_chunks: None,
             verify: false,

@@ -65,7 +65,8 @@ pub fn run(options: RecvOptions, stats: Arc<Stats>) -> Result<Report, Error> {
 }
 
 fn apart(options: RecvOptions, stats: Arc<Stats>) -> Result<Report, Error> {
-    let mut prepared = Prepared::new(&options.destination)?.keeping(options.keep).sparse(options.sparse);
+    let prepared = Prepared::new(&options.destination)?.keeping(options.keep).sparse(options.sparse);
+    let mut prepared = prepared.mapping(&options.owners)?;
     look_at_sharing(&options, &prepared)?;
     if options.verify {
         prepared = prepared.read_back()?;
@@ -267,8 +268,8 @@ async fn serve(
         }
     };
     let port = door.port;
-    let welcome =
-        Handshake::Welcome { session, layout, window_chunks: window.max, addresses: advertised(options, port) };
+    let (owner_names, addresses) = (options.owners.need_names(), advertised(options, port));
+    let welcome = Handshake::Welcome { session, layout, owner_names, window_chunks: window.max, addresses };
     if let Err(e) = handshake::say(&mut stream, &welcome, &wire::PUBLISHED_KEY).await {
         abort(sink).await;
         return Err(Error::Network(format!("the sender at {} left during the handshake: {e}", peer_name(peer))));

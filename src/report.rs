@@ -54,15 +54,32 @@ pub enum NoteKind {
     OtherXattr = 15,
     /// An attribute that is not ours to set: another system's label, or what only root may give.
     NotOurs = 16,
+    /// Nobody here has the name of its owner or group; the number stays. Once for each name.
+    UnknownName = 17,
 }
 
 impl NoteKind {
     /// Every kind, in the wire's order.
-    pub const ALL: [NoteKind; 16] = {
+    pub const ALL: [NoteKind; 17] = {
         use NoteKind::*;
         [
-            Vanished, Shrank, Changed, Unreadable, ReadError, NotCarried, Socket, NotCreated, Attribute, Owner,
-            Withheld, Pseudo, Xattr, Acl, OtherXattr, NotOurs,
+            Vanished,
+            Shrank,
+            Changed,
+            Unreadable,
+            ReadError,
+            NotCarried,
+            Socket,
+            NotCreated,
+            Attribute,
+            Owner,
+            Withheld,
+            Pseudo,
+            Xattr,
+            Acl,
+            OtherXattr,
+            NotOurs,
+            UnknownName,
         ]
     };
 
@@ -73,8 +90,8 @@ impl NoteKind {
 
     /// Whether a transfer with such a note is less than whole.
     pub fn is_loss(self) -> bool {
-        use NoteKind::{NotOurs, OtherXattr, Owner, Pseudo, Socket};
-        !matches!(self, Socket | Owner | Pseudo | OtherXattr | NotOurs)
+        use NoteKind::{NotOurs, OtherXattr, Owner, Pseudo, Socket, UnknownName};
+        !matches!(self, Socket | Owner | Pseudo | OtherXattr | NotOurs | UnknownName)
     }
 }
 

@@ -417,13 +417,18 @@ fn hello_with_standard_input() {
 
 #[test]
 fn welcome() {
-    let message =
-        Handshake::Welcome { session: SESSION, layout: Layout::Archive, window_chunks: 128, addresses: addresses() };
+    let message = Handshake::Welcome {
+        session: SESSION,
+        layout: Layout::Archive,
+        owner_names: false,
+        window_chunks: 128,
+        addresses: addresses(),
+    };
     handshake_golden(
         message,
         "626c6173740d0a00 0100 02 00 6a00 0000 | magic, version, kind, reserved, body length, reserved
          000102030405060708090a0b0c0d0e0f | session
-         01 000000 80000000 | archive, reserved, window
+         01 00 0000 80000000 | archive, names of owners, reserved, window
          0200 | addresses
          65746830000000000000000000000000 | eth0
          0a000002000000000000000000000000 f31c 04 18 e8030000 | address, port, family, prefix, speed
@@ -431,12 +436,18 @@ fn welcome() {
          fe80000000000000000102fffe030405 f31c 06 40 a0860100 | address, port, family, prefix, speed
          71f1cdb7ef70a6524c1f4d612d2c4624 | MAC",
     );
-    let raw = Handshake::Welcome { session: SESSION, layout: Layout::Raw, window_chunks: 1024, addresses: Vec::new() };
+    let raw = Handshake::Welcome {
+        session: SESSION,
+        layout: Layout::Raw,
+        owner_names: false,
+        window_chunks: 1024,
+        addresses: Vec::new(),
+    };
     handshake_golden(
         raw,
         "626c6173740d0a00 0100 02 00 1a00 0000 | magic, version, kind, reserved, body length, reserved
          000102030405060708090a0b0c0d0e0f | session
-         02 000000 00040000 | raw, reserved, window
+         02 00 0000 00040000 | raw, names of owners, reserved, window
          0000 | addresses
          cc321552a3b67ce96f8e95dd62628d51 | MAC",
     );

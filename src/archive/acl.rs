@@ -70,6 +70,20 @@ impl Acl {
         &self.0
     }
 
+    /// The same for others. Where two become one, that one gets what both had.
+    pub fn mapped(&self, map: impl Fn(AclWho) -> AclWho) -> Acl {
+        let mut entries: Vec<AclEntry> = self.0.iter().map(|e| AclEntry { who: map(e.who), ..*e }).collect();
+        entries.sort_by_key(|entry| entry.who);
+        entries.dedup_by(|again, first| {
+            let same = again.who == first.who;
+            if same {
+                first.perms &= again.perms;
+            }
+            same
+        });
+        Acl(entries)
+    }
+
     /// What it gives, read 4, write 2, execute 1; nothing to who is not in it.
     pub fn perms(&self, who: AclWho) -> u8 {
         self.0.iter().find(|entry| entry.who == who).map_or(0, |entry| entry.perms)
@@ -180,6 +194,19 @@ pub(super) mod tests {
     const BYTES: &[u8] = b"\x02\0\0\0\x01\0\x07\0\xff\xff\xff\xff\x02\0\x04\0\0\0\0\0\x02\0\x07\0\x39\x30\0\0\
         \x04\0\x05\0\xff\xff\xff\xff\x08\0\x05\0\x04\0\0\0\x10\0\x07\0\xff\xff\xff\xff\x20\0\x04\0\xff\xff\xff\xff";
     const TEXT: &str = "user::rwx\nuser:0:r--\nuser:12345:rwx\ngroup::r-x\ngroup:4:r-x\nmask::rwx\nother::r--\n";
+
+    #[test]
+    fn a_list_for_others_is_a_list_again_and_two_that_become_one_get_what_both_had() {
+        let map = |who| match who {
+            AclWho::User(12345) => AclWho::User(0),
+            AclWho::NamedGroup(4) => AclWho::NamedGroup(9),
+            other => other,
+        };
+        let mapped = Acl::from_bytes(BYTES).unwrap().mapped(map);
+        let text = "user::rwx\nuser:0:r--\ngroup::r-x\ngroup:9:r-x\nmask::rwx\nother::r--\n";
+        assert_eq!(mapped.to_text(), text);
+        assert_eq!(Acl::from_text(text.as_bytes()), Some(mapped));
+    }
 
     /// Lists of every kind.
     pub fn acl() -> impl Strategy<Value = Acl> {

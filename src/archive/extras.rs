@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 
 use super::Acl;
-use crate::limits::{XATTR_NAME_MAX, XATTR_VALUE_MAX};
+use crate::limits::{NAME_LEN_MAX, XATTR_NAME_MAX, XATTR_VALUE_MAX};
 
-/// Extended attributes and access control lists of one entry.
+/// Extended attributes and access control lists of one entry, and how its owner and group are called.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Extras {
     /// In the order of their names, bytewise; no name twice. The lists are not among them.
@@ -14,6 +14,10 @@ pub struct Extras {
     pub access_acl: Option<Acl>,
     /// What is created in the directory gets this one.
     pub default_acl: Option<Acl>,
+    /// What the owner is called where it comes from; text of 1 to [`NAME_LEN_MAX`] bytes.
+    pub uname: Option<Vec<u8>>,
+    /// The same of the group.
+    pub gname: Option<Vec<u8>>,
 }
 
 /// One extended attribute.
@@ -28,7 +32,13 @@ pub struct Xattr {
 impl Extras {
     /// Whether there is nothing.
     pub fn is_empty(&self) -> bool {
-        self.xattrs.is_empty() && self.access_acl.is_none() && self.default_acl.is_none()
+        let Extras { xattrs, access_acl, default_acl, uname, gname } = self;
+        xattrs.is_empty() && access_acl.is_none() && default_acl.is_none() && uname.is_none() && gname.is_none()
+    }
+
+    /// Whether an owner or group can be called so.
+    pub fn is_owner_name(name: &[u8]) -> bool {
+        (1..=NAME_LEN_MAX).contains(&name.len()) && !name.contains(&0) && std::str::from_utf8(name).is_ok()
     }
 
     /// Why a list of attributes is none, if so.
@@ -36,6 +46,8 @@ impl Extras {
         let names = || self.xattrs.iter().map(|xattr| &xattr.name);
         if self.is_empty() {
             Some("are none")
+        } else if ![&self.uname, &self.gname].into_iter().flatten().all(|name| Extras::is_owner_name(name)) {
+            Some("have an owner's name that is none")
         } else if !names().all(|name| Xattr::is_name(name)) {
             Some("have a name that is none")
         } else if self.xattrs.iter().any(|xattr| xattr.value.len() > XATTR_VALUE_MAX) {

@@ -8,7 +8,7 @@
 //! to a multiple of 512.
 //!
 //! *Block.* Magic `ustar\0`, version `00`. Numbers are octal digits over the whole field with one NUL at its end; the
-//! checksum is six digits, NUL, space. User and group names are empty, device numbers are 0. The type is `0` (file),
+//! checksum is six digits, NUL, space. User and group names are empty here, device numbers are 0. The type is `0` (file),
 //! `1` (hard link), `2` (symbolic link), `5` (directory) or `6` (FIFO). The size is 0 for everything but a file. The
 //! mode is the twelve permission bits.
 //!
@@ -30,6 +30,7 @@
 //! | `size` | 8 GiB and more | 0 |
 //! | `uid`, `gid` | more than 2097151 | 0 |
 //! | `mtime` | fraction of a second, before 1970, or from 8589934592 s (2242) on | whole seconds, or 0 if out of range |
+//! | `uname`, `gname` | the receiver asked for the names of owners and groups, and it has one | nothing of it |
 //! | `SCHILY.acl.access` | it has an ACL | the mode, whose group bits are the mask |
 //! | `SCHILY.acl.default` | it is a directory that has one | |
 //! | `SCHILY.xattr.NAME`, in the order of the names | it has that extended attribute | |
@@ -40,6 +41,9 @@
 //! searching for the newline: a value may hold anything, `\n` and what looks like the next record included. Numbers
 //! are decimal without leading zeros; a time has up to nine digits of fraction without trailing zeros, and -1.5 is
 //! half a second before -1.
+//!
+//! *Names of owners.* UTF-8, 1 to [`limits::NAME_LEN_MAX`] bytes. A hard link has none. Without being asked for they are
+//! not there, so that no other tar gives things away by names.
 //!
 //! *ACL.* One line for each entry, its final newline included: `user::rwx`, `user:ID:r--`, `group::r-x`, `group:ID:r--`,
 //! `mask::rwx`, `other::---`, in this order, ids in numbers and rising. That is how GNU tar writes them, save that it

@@ -169,7 +169,11 @@ impl Records<'_> {
 
     fn extra(&mut self, key: &[u8], value: &[u8]) -> Result<(), ArchiveError> {
         let acl = |key| Acl::from_text(value).ok_or(ArchiveError::Acl { key });
-        if key == ACCESS_ACL.as_bytes() {
+        if key == b"uname" {
+            set("uname", &mut self.extras.uname, value.to_vec())
+        } else if key == b"gname" {
+            set("gname", &mut self.extras.gname, value.to_vec())
+        } else if key == ACCESS_ACL.as_bytes() {
             set(ACCESS_ACL, &mut self.extras.access_acl, acl(ACCESS_ACL)?)
         } else if key == DEFAULT_ACL.as_bytes() {
             set(DEFAULT_ACL, &mut self.extras.default_acl, acl(DEFAULT_ACL)?)
@@ -412,7 +416,7 @@ mod tests {
             "RHT.security.selinux",
             "LIBARCHIVE.xattr.user.a",
             "Path",
-            "uname",
+            "Uname",
             "",
             "a\nb",
         ] {

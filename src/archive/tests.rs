@@ -111,9 +111,10 @@ fn extras(kind: &EntryKind) -> impl Strategy<Value = Option<Arc<Extras>>> + use<
         if here { proptest::option::of(super::acl::tests::acl()).boxed() } else { Just(None).boxed() }
     };
     let access = acl(may_have && !matches!(kind, EntryKind::Symlink { .. }));
-    (any::<bool>(), xattrs(), access, acl(kind.is_directory())).prop_map(
-        move |(any, xattrs, access_acl, default_acl)| {
-            let extras = Extras { xattrs, access_acl, default_acl };
+    let name = || proptest::option::of("[a-z\u{e9}\n=\\\\]{1,40}".prop_map(String::into_bytes));
+    (any::<bool>(), xattrs(), access, acl(kind.is_directory()), name(), name()).prop_map(
+        move |(any, xattrs, access_acl, default_acl, uname, gname)| {
+            let extras = Extras { xattrs, access_acl, default_acl, uname, gname };
             (any && may_have && !extras.is_empty()).then(|| Arc::new(extras))
         },
     )

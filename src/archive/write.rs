@@ -137,6 +137,7 @@ impl Extended<'_> {
 
 /// The records that follow those.
 enum Extra<'a> {
+    Name(&'static [u8], &'a [u8]),
     Acl(&'static [u8], &'a Acl),
     Xattr(&'a Xattr),
 }
@@ -151,13 +152,16 @@ fn extras(entry: &Entry) -> impl Iterator<Item = Extra<'_>> {
     entry.extras.iter().flat_map(|extras| {
         let access = extras.access_acl.iter().map(|acl| Extra::Acl(ACCESS_ACL.as_bytes(), acl));
         let default = extras.default_acl.iter().map(|acl| Extra::Acl(DEFAULT_ACL.as_bytes(), acl));
-        access.chain(default).chain(extras.xattrs.iter().map(Extra::Xattr))
+        let uname = extras.uname.iter().map(|name| Extra::Name(b"uname", name));
+        let gname = extras.gname.iter().map(|name| Extra::Name(b"gname", name));
+        uname.chain(gname).chain(access).chain(default).chain(extras.xattrs.iter().map(Extra::Xattr))
     })
 }
 
 impl Extra<'_> {
     fn len(&self) -> usize {
         match self {
+            Extra::Name(key, name) => record_len(key.len(), name.len()),
             Extra::Acl(key, acl) => record_len(key.len(), acl.to_text().len()),
             Extra::Xattr(xattr) => record_len(XATTR.len() + xattr.escaped_name().len(), xattr.value.len()),
         }
@@ -165,6 +169,7 @@ impl Extra<'_> {
 
     fn write(&self, out: &mut [u8]) -> usize {
         match self {
+            Extra::Name(key, name) => write_record(key, [name, b""], out),
             Extra::Acl(key, acl) => write_record(key, [acl.to_text().as_bytes(), b""], out),
             Extra::Xattr(xattr) => write_keyed([XATTR.as_bytes(), &xattr.escaped_name()], [&xattr.value, b""], out),
         }

@@ -13,11 +13,11 @@ use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use super::misuse::Misuse;
 use super::target::{Target, target};
 use super::typed::{Command, CommonTyped, LinksTyped, RecvTyped, ScheduleTyped, SendTyped, Typed, VerifyTyped};
-use super::values::BwlimitTyped;
+use super::values::{BwlimitTyped, IdRules};
 use crate::error::{Error, escape};
 use crate::limits;
 use crate::options::{
-    Destination, FilesFrom, Find, Keep, LinksOptions, RecvOptions, RuleOption, Schedule, Select, SendOptions,
+    Destination, FilesFrom, Find, Keep, LinksOptions, Owners, RecvOptions, RuleOption, Schedule, Select, SendOptions,
     SocketOptions, Sources, VerifyOptions,
 };
 use crate::report::Found;
@@ -238,6 +238,8 @@ fn recv(typed: RecvTyped) -> Result<RecvOptions, Misuse> {
     options.sockets = typed.common.sockets();
     options.hidden = typed.hidden;
     options.allow = typed.allow.unwrap_or_default();
+    let rules = |typed: Vec<IdRules>| typed.into_iter().flat_map(|IdRules(rules)| rules).collect();
+    options.owners = Owners { by_name: typed.by_name, users: rules(typed.owner_map), groups: rules(typed.group_map) };
     options.keep = typed.common.keep();
     options.timeout = typed.common.timeout.unwrap_or(options.timeout);
     options.window_chunks = typed.common.window;

@@ -329,6 +329,7 @@ impl NoteJson<'_> {
             NoteKind::Acl => "acl",
             NoteKind::OtherXattr => "other_xattr",
             NoteKind::NotOurs => "not_ours",
+            NoteKind::UnknownName => "unknown_name",
         };
         NoteJson { kind, loss: note.kind.is_loss(), path: PathJson::of(&note.path), detail: &note.detail }
     }

@@ -262,7 +262,8 @@ fn harmless(out: &mut String, notes: [&Notes; 2], verbosity: Verbosity) {
     let total: u64 = notes.iter().map(|n| n.harmless).sum();
     let sockets = named().filter(|n| n.kind == NoteKind::Socket).count() as u64;
     let pseudo = named().filter(|n| n.kind == NoteKind::Pseudo);
-    let told = sockets + pseudo.clone().count() as u64;
+    let unknown = named().filter(|n| n.kind == NoteKind::UnknownName);
+    let told = sockets + pseudo.clone().count() as u64 + unknown.clone().count() as u64;
     // Of owners only the first is kept by name.
     match named().find(|n| n.kind == NoteKind::Owner) {
         Some(owner) => {
@@ -282,6 +283,20 @@ fn harmless(out: &mut String, notes: [&Notes; 2], verbosity: Verbosity) {
     pseudo.for_each(|n| {
         let _ = writeln!(out, "not entered: {} ({})", name(n), escape(n.detail.as_bytes()));
     });
+    if let Some(first) = unknown.clone().next() {
+        let n = unknown.clone().count() as u64;
+        let _ = writeln!(
+            out,
+            "names of owners that nobody has here: {} (the numbers stay; first {})",
+            count(n),
+            name(first)
+        );
+        if verbosity >= Verbosity::Verbose {
+            unknown.for_each(|n| {
+                let _ = writeln!(out, "  {}: {}", name(n), escape(n.detail.as_bytes()));
+            });
+        }
+    }
     if sockets > 0 {
         let _ = writeln!(out, "skipped: {}", plural(sockets, "socket", "sockets"));
         if verbosity >= Verbosity::Verbose {
@@ -343,6 +358,7 @@ fn words(kind: NoteKind) -> &'static str {
         NoteKind::Acl => "ACL not kept",
         NoteKind::OtherXattr => "attribute of the file system, not carried",
         NoteKind::NotOurs => "attribute not set",
+        NoteKind::UnknownName => "owner's name not known here",
     }
 }
 

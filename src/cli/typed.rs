@@ -7,8 +7,8 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::values::{
-    BwlimitTyped, Streams, allow, bind, bwlimit, code, compress, congestion, dscp, duration, link, size, streams,
-    window,
+    BwlimitTyped, IdRules, Streams, allow, bind, bwlimit, code, compress, congestion, dscp, duration, id_rules, link,
+    size, streams, window,
 };
 use crate::ids::InstanceCode;
 use crate::options::{Allow, Bind, Compress, LinkSpec};
@@ -181,6 +181,16 @@ pub struct RecvTyped {
     /// Read back from the disk all that was written, and compare, before it counts as received
     #[arg(long)]
     pub verify: bool,
+    /// Give everything to whoever has its owner's name here, and not the number; what nobody has keeps its number
+    #[arg(long)]
+    pub by_name: bool,
+    /// Give what is FROM's to TO, the first that matches: numbers, FROM also LOW-HIGH, * or a name of the sender's, TO
+    /// also a name here
+    #[arg(long, value_name = "FROM:TO[,FROM:TO...]", value_parser = id_rules)]
+    pub owner_map: Vec<IdRules>,
+    /// The same for groups
+    #[arg(long, value_name = "FROM:TO[,FROM:TO...]", value_parser = id_rules)]
+    pub group_map: Vec<IdRules>,
     #[command(flatten)]
     pub common: CommonTyped,
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::ids::InstanceCode;
 use crate::limits;
-use crate::options::{Allow, Bind, Compress, LinkSpec};
+use crate::options::{Allow, Bind, Compress, IdRule, LinkSpec, MapFrom, MapTo};
 
 /// An IPv6 address, with a zone (`fe80::1%eth0`) or without.
 pub fn v6(text: &str) -> Option<&str> {
@@ -132,6 +132,40 @@ pub fn allow(text: &str) -> Result<Allow, String> {
         }
     }
     Ok(allow)
+}
+
+/// Rules of one `--owner-map` or `--group-map`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct IdRules(pub Vec<IdRule>);
+
+/// `FROM:TO`, with commas between several. FROM is a number, `LOW-HIGH`, a name or `*`, TO a number or a name.
+pub fn id_rules(text: &str) -> Result<IdRules, String> {
+    text.split(',').map(id_rule).collect::<Option<_>>().map(IdRules).ok_or_else(|| {
+        "type FROM:TO[,FROM:TO...]: FROM a number, LOW-HIGH, a name or *, TO a number or a name".to_owned()
+    })
+}
+
+fn id_rule(text: &str) -> Option<IdRule> {
+    // The highest number is no id.
+    let id = |text: &str| text.parse().ok().filter(|id| *id != u32::MAX);
+    let is_number = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
+    let is_range = |text: &str| text.split_once('-').is_some_and(|(low, high)| is_number(low) && is_number(high));
+    let (from, to) = text.split_once(':').filter(|(from, to)| !from.is_empty() && !to.is_empty())?;
+    let from = match from {
+        "*" => MapFrom::Any,
+        from if is_number(from) => id(from).map(|id| MapFrom::Ids(id..=id))?,
+        from if is_range(from) => {
+            let (low, high) = from.split_once('-')?;
+            MapFrom::Ids(id(low)?..=id(high)?)
+        }
+        from => MapFrom::Name(from.as_bytes().to_vec()),
+    };
+    let to = match to {
+        to if to.contains(':') || to.contains('*') => return None,
+        to if is_number(to) => MapTo::Id(id(to)?),
+        to => MapTo::Name(to.as_bytes().to_vec()),
+    };
+    Some(IdRule { from, to })
 }
 
 /// `90`, `90s`, `10m`, `2h`, `1d`: at least a second.

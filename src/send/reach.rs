@@ -29,6 +29,7 @@ pub(super) struct Agreed {
     /// There shall be no other link.
     pub(super) alone: bool,
     pub(super) layout: Layout,
+    pub(super) owner_names: bool,
     pub(super) window_chunks: u32,
     pub(super) addresses: Vec<Address>,
     pub(super) keys: Arc<SessionKeys>,
@@ -106,7 +107,7 @@ async fn greet(
     handshake::say(&mut stream, &Handshake::Hello { session, offer }, &PUBLISHED_KEY).await.map_err(lost)?;
     let answer = handshake::hear(&mut stream, |_| None).await.map_err(lost)?;
     match answer {
-        Handshake::Welcome { session: theirs, layout, window_chunks, addresses } if theirs == session => {
+        Handshake::Welcome { session: theirs, layout, owner_names, window_chunks, addresses } if theirs == session => {
             let peer = stream.peer_addr().map_err(|e| lost(e.into()))?;
             Ok(Agreed {
                 candidate: candidate(&stream).map_err(|e| lost(e.into()))?,
@@ -115,6 +116,7 @@ async fn greet(
                 control_only,
                 alone: false,
                 layout,
+                owner_names,
                 window_chunks,
                 addresses,
                 keys: Arc::new(SessionKeys::published()),

@@ -79,9 +79,14 @@ impl Stages {
                 source::start_command(started, pool.clone(), stats.clone(), notes.clone())
             }
             Source::Measure(enough) => source::start_filler(pool.clone(), stats.clone(), notes.clone(), enough),
-            Source::Tree(tree) => {
-                source::start(*tree, agreed.layout, pool.clone(), stats.clone(), notes.clone(), workers)
-            }
+            Source::Tree(tree) => source::start(
+                tree.naming_owners(agreed.owner_names),
+                agreed.layout,
+                pool.clone(),
+                stats.clone(),
+                notes.clone(),
+                workers,
+            ),
         };
         // Should a thread not start.
         let leash = Leash::on(command.clone());

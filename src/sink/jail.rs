@@ -479,7 +479,7 @@ fn left_for_later(entry: &Entry) -> Attributes {
     let extras = entry.extras.as_ref().and_then(|extras| {
         let Extras { access_acl, default_acl, .. } = &**extras;
         let (access_acl, default_acl) = (access_acl.clone(), default_acl.clone());
-        let acls = Extras { xattrs: Vec::new(), access_acl, default_acl };
+        let acls = Extras { access_acl, default_acl, ..Extras::default() };
         (!acls.is_empty()).then(|| Arc::new(acls))
     });
     Attributes { extras, ..entry.into() }

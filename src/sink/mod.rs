@@ -26,6 +26,7 @@ mod consumer;
 mod disk;
 mod jail;
 mod output;
+mod owners;
 mod prepare;
 mod raw;
 mod record;
@@ -58,6 +59,7 @@ use crate::report::{Note, NoteKind, Notes, ReadBack};
 use crate::stats::Stats;
 use crate::wire::Finish;
 use attributes::{Policy, Who};
+use owners::OwnerMap;
 
 /// What is received, open and at work. Dropping it is the same as [`Sink::abort`].
 pub struct Sink {
@@ -155,7 +157,7 @@ impl Sink {
 /// # Errors
 /// No thread could be started.
 pub fn discard(stats: Arc<Stats>, on_error: OnError) -> Result<Sink, Error> {
-    Sink::start(Shared::new("nothing".into(), Policy::default(), stats, on_error, None), |mut inlet, _| {
+    Sink::start(Shared::new("nothing".into(), Policy::default(), None, stats, on_error, None), |mut inlet, _| {
         loop {
             match inlet.next(std::time::Duration::from_secs(1)) {
                 Next::Chunk(_) | Next::Quiet => {}
@@ -260,6 +262,8 @@ struct Shared {
     stats: Arc<Stats>,
     who: Who,
     policy: Policy,
+    /// Who gets what, if that was asked for.
+    owners: Option<OwnerMap>,
     /// Before Linux 5.8 syncfs does not tell of writes that failed, so each file is asked.
     sync_each_file: bool,
     /// The destination as people call it, escaped.
@@ -281,6 +285,7 @@ impl Shared {
     fn new(
         destination: String,
         policy: Policy,
+        owners: Option<OwnerMap>,
         stats: Arc<Stats>,
         on_error: OnError,
         recorder: Option<Arc<Recorder>>,
@@ -289,6 +294,7 @@ impl Shared {
             stats,
             who: Who::ask(),
             policy,
+            owners,
             sync_each_file: kernel_version().is_none_or(|version| version < (5, 8)),
             destination,
             stopping: AtomicBool::new(false),

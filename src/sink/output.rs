@@ -231,7 +231,7 @@ mod tests {
             reader.read_to_end(&mut all).map(|_| all)
         });
         let shared =
-            Shared::new("standard output".into(), Default::default(), Default::default(), Box::new(|_| {}), None);
+            Shared::new("standard output".into(), Default::default(), None, Default::default(), Box::new(|_| {}), None);
         let mut output = Output { fd: writer.into(), kind: Kind::ForeignPipe, waited: Duration::ZERO };
         output.write(&content, 0, &shared).unwrap();
         drop(output);

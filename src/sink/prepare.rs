@@ -30,13 +30,14 @@ use super::consumer::Consumer;
 use super::disk::Disk;
 use super::jail::{Before, Identity, Jail};
 use super::output::Output;
+use super::owners::OwnerMap;
 use super::raw::Wish;
 use super::shared::{Sharing, sharing};
 use super::space::shortage;
 use super::{OnError, Recorder, Shared, Sink, raw, unpack};
 use crate::child::Child;
 use crate::error::{Error, escape};
-use crate::options::{Allow, Destination, Keep};
+use crate::options::{Allow, Destination, Keep, Owners};
 use crate::stats::Stats;
 use crate::wire::{Layout, Offer};
 
@@ -51,6 +52,7 @@ pub struct Prepared {
     policy: Policy,
     /// Whether it is read back in the end.
     readable: bool,
+    owners: Option<OwnerMap>,
     confinement: Option<Confinement>,
 }
 
@@ -121,7 +123,16 @@ impl Prepared {
 
     fn of(target: Target, shown: String) -> Prepared {
         let policy = Policy::default();
-        Prepared { target, shown, sparse: false, recorder: None, policy, readable: false, confinement: None }
+        Prepared {
+            target,
+            shown,
+            sparse: false,
+            recorder: None,
+            policy,
+            owners: None,
+            readable: false,
+            confinement: None,
+        }
     }
 
     /// Deliver to an open descriptor as to standard output.
@@ -180,6 +191,12 @@ impl Prepared {
             Target::File { parent, .. } | Target::Missing { parent, .. } => Some(parent.as_fd()),
             Target::Stdout(_) | Target::Device(_) | Target::Command(_) => None,
         }
+    }
+
+    /// Give what arrives to others than the sender's numbers say. Looks for names on this machine, so before
+    /// [`Prepared::confined`] counts.
+    pub fn mapping(self, owners: &Owners) -> Result<Prepared, Error> {
+        Ok(Prepared { owners: OwnerMap::new(owners)?, ..self })
     }
 
     /// Before the first thread starts, hold this thread and all that it starts to the destination, and to the files in
@@ -246,7 +263,7 @@ impl Prepared {
         let directory = self.becomes_directory(offer);
         let wish = Wish { needed: size_of(offer).filter(|_| layout == Layout::Raw), sparse: self.sparse };
         let on_error: OnError = Box::new(on_error);
-        let shared = Shared::new(self.shown, self.policy, stats, on_error, self.recorder);
+        let shared = Shared::new(self.shown, self.policy, self.owners, stats, on_error, self.recorder);
         // Before this thread is confined and signals are ignored, which the command would inherit.
         let command = match &self.target {
             Target::Command(command) => Some(Child::consumer(command).map_err(|source| Error::Destination {

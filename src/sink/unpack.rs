@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use super::jail::{Devices, Dir, Jail, shown};
 use super::writer::{self, Job, TempNames, What, Work};
-use super::{Failure, Inlet, Next, Shared, SinkEnd, Stopped};
+use super::{Failure, Inlet, Next, Shared, SinkEnd, Stopped, owners};
 use crate::archive::{self, ArchiveError, Entry, EntryKind, MapReader, Parser, SparseMap};
 use crate::chunk::{Chunk, ChunkKind};
 use crate::limits::CHUNK_LEN;
@@ -277,7 +277,8 @@ impl<'a> Unpack<'a> {
     }
 
     /// One entry: directories at once, everything else to the writer of its path, or for a hard link of its target's.
-    fn entry(&mut self, chunk: &Arc<Chunk>, entry: Entry, what: What) -> Result<Option<usize>, Stopped> {
+    fn entry(&mut self, chunk: &Arc<Chunk>, mut entry: Entry, what: What) -> Result<Option<usize>, Stopped> {
+        owners::apply(&mut entry, self.shared);
         if entry.path.is_empty() {
             self.jail.announce_root(&entry)?;
             return Ok(None);

@@ -16,6 +16,7 @@ use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 
 use super::meta::Meta;
+use super::owners::OwnerNames;
 use crate::archive::{Acl, Extras, Xattr};
 use crate::error::escape;
 use crate::limits::{XATTR_VALUE_MAX, XATTRS_LEN_MAX};
@@ -68,15 +69,30 @@ pub(super) struct Asker {
     without: AtomicU64,
     /// This kernel has no calls that take a directory and a name.
     old_kernel: AtomicBool,
+    /// What owners are called, if that is taken.
+    names: Option<OwnerNames>,
 }
 
 impl Asker {
     pub fn new(keep: Keep) -> Asker {
-        Asker { keep, without: AtomicU64::new(0), old_kernel: AtomicBool::new(false) }
+        Asker { keep, without: AtomicU64::new(0), old_kernel: AtomicBool::new(false), names: None }
+    }
+
+    /// Take the names of owners and groups, too.
+    pub fn naming(self, names: bool) -> Asker {
+        Asker { names: names.then(OwnerNames::default), ..self }
     }
 
     /// Everything of one entry.
     pub fn take(&self, at: At<'_>, meta: &Meta, answers: &mut Answers) -> Taken {
+        let mut taken = self.attributes(at, meta, answers);
+        if let Some(names) = &self.names {
+            taken.extras = names.add(meta, taken.extras);
+        }
+        taken
+    }
+
+    fn attributes(&self, at: At<'_>, meta: &Meta, answers: &mut Answers) -> Taken {
         let mut taken = Taken::default();
         if !(self.keep.xattrs || self.keep.acls) || self.without.load(Relaxed) == meta.inode.dev {
             return taken;

@@ -35,6 +35,7 @@ mod links;
 mod meta;
 mod named;
 mod notes;
+mod owners;
 mod plan;
 mod pseudo;
 mod read;
@@ -116,7 +117,8 @@ pub fn start(
     notes: Arc<NoteSink>,
     workers: usize,
 ) -> Running {
-    let context = Context { record: tree.record, holes: tree.holes, ..Context::new(stats, notes, tree.keep) };
+    let asker = Arc::new(Asker::new(tree.keep).naming(tree.owner_names));
+    let context = Context { record: tree.record, asker, holes: tree.holes, ..Context::new(stats, notes, tree.keep) };
     begin(tree, layout, pool, context, workers)
 }
 

@@ -41,6 +41,8 @@ pub struct Tree {
     pub(super) keep: Keep,
     /// How holes are found, if they are looked for.
     pub(super) holes: Option<Holes>,
+    /// Whether entries come with the names of their owners and groups.
+    pub(super) owner_names: bool,
 }
 
 pub(super) enum Named {
@@ -55,6 +57,11 @@ pub(super) enum Named {
 }
 
 impl Tree {
+    /// Say with each entry what its owner and group are called here.
+    pub fn naming_owners(self, owner_names: bool) -> Tree {
+        Tree { owner_names, ..self }
+    }
+
     /// Let every chunk come with its [`super::ChunkLines`].
     pub fn recorded(self) -> Tree {
         Tree { record: true, ..self }
@@ -123,6 +130,7 @@ pub fn open_tree(paths: &[PathBuf]) -> Result<Tree, Error> {
         selection: Arc::new(Selection::everything()),
         keep: Keep::default(),
         holes: Some(Holes::new(i64::MIN)),
+        owner_names: false,
     })
 }
 

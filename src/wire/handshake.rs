@@ -84,6 +84,8 @@ pub enum Handshake {
         session: SessionId,
         /// What the receiver wants to be sent.
         layout: Layout,
+        /// Whether the names of owners and groups shall be in the archive.
+        owner_names: bool,
         /// Chunks the receiver holds at most; 1 to [`WINDOW_MAX`].
         window_chunks: u32,
         /// Where it can be reached; at most [`super::ADDRESSES_MAX`].
@@ -256,13 +258,13 @@ fn put_body(message: &Handshake, out: &mut Vec<u8>) {
                 Offer::Measure => out.push(OFFER_MEASURE),
             }
         }
-        Handshake::Welcome { session, layout, window_chunks, addresses } => {
+        Handshake::Welcome { session, layout, owner_names, window_chunks, addresses } => {
             out.extend_from_slice(&session.0);
             let layout = match layout {
                 Layout::Archive => LAYOUT_ARCHIVE,
                 Layout::Raw => LAYOUT_RAW,
             };
-            out.extend_from_slice(&[layout, 0, 0, 0]);
+            out.extend_from_slice(&[layout, u8::from(*owner_names), 0, 0]);
             out.extend_from_slice(&window_chunks.to_le_bytes());
             address::put_addresses(addresses, out);
         }
@@ -315,14 +317,19 @@ fn welcome(body: &[u8]) -> Result<Handshake, WireError> {
         LAYOUT_RAW => Layout::Raw,
         kind => return Err(WireError::Kind { what: "layout", kind }),
     };
-    fields.zeros::<3>()?;
+    let owner_names = match fields.u8()? {
+        0 => false,
+        1 => true,
+        kind => return Err(WireError::Kind { what: "wish for owners' names", kind }),
+    };
+    fields.zeros::<2>()?;
     let window_chunks = fields.u32()?;
     if !(1..=WINDOW_MAX).contains(&window_chunks) {
         return Err(fields.malformed("an impossible window"));
     }
     let addresses = address::addresses(&mut fields)?;
     fields.end()?;
-    Ok(Handshake::Welcome { session, layout, window_chunks, addresses })
+    Ok(Handshake::Welcome { session, layout, owner_names, window_chunks, addresses })
 }
 
 fn put_join(session: &SessionId, link: LinkId, nonce: &[u8; 16], out: &mut Vec<u8>) {

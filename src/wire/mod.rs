@@ -91,7 +91,7 @@
 //! | kind | from | body |
 //! |---|---|---|
 //! | 1 Hello | dialer | session 16, offer 1; then for offer 1 (tree): number of sources 4; 2 (file) and 5 (block device): size 8, last name (rest); 3 (standard input) and 4 (measure: to be thrown away): nothing |
-//! | 2 Welcome | listener | session 16, layout 1 (1 archive, 2 raw), reserved 3, window in chunks 4, addresses |
+//! | 2 Welcome | listener | session 16, layout 1 (1 archive, 2 raw), names of owners in the archive 1 (0 no, 1 yes), reserved 2, window in chunks 4, addresses |
 //! | 3 Join | dialer | session 16, link 4, nonce 16 |
 //! | 4 Joined | listener | session 16, link 4, nonce 16, all repeated from Join; a nonce 16 of its own |
 //! | 5 Refuse | listener | exit code 1, reason (rest) |

@@ -142,10 +142,11 @@ fn any_handshake() -> impl Strategy<Value = Handshake> {
     let layout = prop_oneof![Just(Layout::Archive), Just(Layout::Raw)];
     prop_oneof![
         (session(), offer).prop_map(|(session, offer)| Handshake::Hello { session, offer }),
-        (session(), layout, 1..=WINDOW_MAX, vec(any_address(), 0..=ADDRESSES_MAX)).prop_map(
-            |(session, layout, window_chunks, addresses)| Handshake::Welcome {
+        (session(), layout, any::<bool>(), 1..=WINDOW_MAX, vec(any_address(), 0..=ADDRESSES_MAX)).prop_map(
+            |(session, layout, owner_names, window_chunks, addresses)| Handshake::Welcome {
                 session,
                 layout,
+                owner_names,
                 window_chunks,
                 addresses
             }

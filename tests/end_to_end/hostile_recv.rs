@@ -177,7 +177,7 @@ fn meet(name: &str, answer: impl Fn(SessionId) -> Vec<u8>, right: Right, then: i
 }
 
 fn welcomed(session: SessionId, window_chunks: u32) -> Handshake {
-    Handshake::Welcome { session, layout: Layout::Raw, window_chunks, addresses: Vec::new() }
+    Handshake::Welcome { session, layout: Layout::Raw, owner_names: false, window_chunks, addresses: Vec::new() }
 }
 
 fn welcome(window_chunks: u32) -> impl Fn(SessionId) -> Vec<u8> {

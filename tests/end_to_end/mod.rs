@@ -17,6 +17,7 @@ mod lands;
 mod manifest;
 mod memory;
 mod moving;
+mod owners;
 mod peers;
 mod quiet;
 mod read_back;
