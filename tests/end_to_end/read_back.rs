@@ -27,8 +27,8 @@ fn what_was_written_is_read_back_and_the_report_says_how_much() {
     set.file("large", random_bytes(5, (3 << 20) + 77));
     set.file(b"new\nline \xff", "odd");
     set.hard_link("large", "large again");
-    set.symlink("large", "link");
-    set.fifo("fifo");
+    set.symlink("large", "one more link");
+    set.fifo("one more fifo");
     File::create(tree.join("sparse")).unwrap().set_len(20 << 20).unwrap();
     let receiver = recv(&dest).args(&["--verify", "--json"]).start();
     send(&tree, receiver.port()).outcome().expect(0);

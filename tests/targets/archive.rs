@@ -1,7 +1,8 @@
 //! The archive: whatever bytes a peer calls one, and whatever entries are written.
 
 use blast::archive::{
-    ArchiveError, BLOCK_LEN, Entry, EntryKind, Parser, Timestamp, check_padding, header_len, padding, write_header,
+    ArchiveError, BLOCK_LEN, Entry, EntryKind, MapReader, Parser, Timestamp, check_padding, header_len, padding,
+    write_header,
 };
 
 use super::Bytes;
@@ -53,12 +54,28 @@ pub fn read(bytes: &[u8]) -> Result<(), ArchiveError> {
         let Some(end) = usize::try_from(entry.kind.content_len()).ok().and_then(|len| at.checked_add(len)) else {
             break;
         };
+        if let EntryKind::Sparse { size, packed } = entry.kind {
+            map(&bytes[at..], size, packed)?;
+        }
         // Content that is not there travels elsewhere.
         let Some(zeros) = bytes.get(end..).and_then(|rest| rest.get(..padding(entry.kind.content_len()))) else {
             break;
         };
         check_padding(zeros)?;
         at = end + zeros.len();
+    }
+    Ok(())
+}
+
+/// A sparse file's map, as far as it is there: what is accepted has one text.
+fn map(bytes: &[u8], size: u64, packed: u64) -> Result<(), ArchiveError> {
+    let mut reader = MapReader::new();
+    let read = reader.push(&bytes[..bytes.len().min(usize::try_from(packed).unwrap_or(usize::MAX))])?;
+    if reader.is_complete() {
+        let map = reader.into_map(size)?;
+        let mut text = vec![0; map.map_len() as usize];
+        map.writer().write(&mut text);
+        assert_eq!(text, bytes[..read]);
     }
     Ok(())
 }
