@@ -8,7 +8,7 @@ use crate::manifest::Line;
 use crate::read_back;
 use crate::report::{Difference, DifferenceKind, ReadBack};
 use crate::sink::{Readable, Recorder, SinkEnd};
-use crate::stats::{Phase, Stats};
+use crate::stats::{Phase, Stage, Stats, timed};
 
 /// Files that differ and are named one by one.
 const NAMES_MAX: usize = 100;
@@ -19,10 +19,17 @@ const NAMES_MAX: usize = 100;
 /// Something is not on the disk as it was sent, or cannot be read there; each such file is named.
 pub(super) fn run(readable: &Readable, recorder: &Recorder, end: SinkEnd, stats: &Stats) -> Result<SinkEnd, Error> {
     stats.enter(Phase::ReadingBack);
+    // As the sync, it is time of the receiver's disk after everything has arrived.
+    let (compared, time) = timed(|| compare(readable, recorder, &end, stats));
+    stats.watch(Stage::Sync).busy.add(time);
+    Ok(SinkEnd { read_back: Some(compared?), ..end })
+}
+
+fn compare(readable: &Readable, recorder: &Recorder, end: &SinkEnd, stats: &Stats) -> Result<ReadBack, Error> {
     let progress = |_, bytes| {
         stats.read_back.fetch_add(bytes, Relaxed);
     };
-    let read = match readable {
+    match readable {
         Readable::Below(root) => {
             let differences = Mutex::new(Vec::new());
             let tell = |difference: Difference| {
@@ -43,7 +50,7 @@ pub(super) fn run(readable: &Readable, recorder: &Recorder, end: SinkEnd, stats:
                 let named = differences.into_inner().expect("no thread panics while it holds this lock");
                 return Err(differs(differ, named));
             }
-            ReadBack { files: verified.files, bytes: verified.bytes }
+            Ok(ReadBack { files: verified.files, bytes: verified.bytes })
         }
         Readable::Device(fd) => {
             let digest = read_back::device(fd, end.content_bytes, &progress);
@@ -51,10 +58,9 @@ pub(super) fn run(readable: &Readable, recorder: &Recorder, end: SinkEnd, stats:
             if Some(digest) != end.stream_digest {
                 return Err(not_as_sent("the device"));
             }
-            ReadBack { files: 1, bytes: end.content_bytes }
+            Ok(ReadBack { files: 1, bytes: end.content_bytes })
         }
-    };
-    Ok(SinkEnd { read_back: Some(read), ..end })
+    }
 }
 
 fn not_as_sent(what: &str) -> Error {
