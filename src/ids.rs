@@ -73,6 +73,26 @@ pub struct InstanceCode([u8; 6]);
 /// Crockford's base 32: no I, L, O and U, and what is typed for one of the first three is understood.
 const CODE_ALPHABET: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
 
+/// What people compare to see that nobody stands between the two ends of a session, where there is no key: 40 bits of
+/// its first connection, written as `7KQ4-M2XP`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct SessionCode([u8; 8]);
+
+impl SessionCode {
+    /// Of a digest that only that connection has.
+    pub fn of(digest: &[u8; 32]) -> SessionCode {
+        let word = u64::from_le_bytes(*digest.first_chunk().expect("32 bytes have 8"));
+        SessionCode(std::array::from_fn(|i| CODE_ALPHABET[(word >> (5 * i)) as usize & 31]))
+    }
+}
+
+impl fmt::Display for SessionCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (first, last) = self.0.split_at(4);
+        write!(f, "{}-{}", first.escape_ascii(), last.escape_ascii())
+    }
+}
+
 impl InstanceId {
     /// Its code.
     pub fn code(self) -> InstanceCode {

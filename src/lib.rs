@@ -61,7 +61,7 @@
 //!
 //! | room | what it does | what it never does |
 //! |---|---|---|
-//! | [`child`] [`device`] [`error`] [`ids`] [`limits`] [`options`] [`pipe`] [`queue`] [`report`] [`stats`] [`sys`] | the ground floor: words and bounds all share; `sys` has the only unsafe code | import another room |
+//! | [`child`] [`device`] [`error`] [`ids`] [`key`] [`limits`] [`options`] [`pipe`] [`queue`] [`report`] [`stats`] [`sys`] | the ground floor: words and bounds all share; `sys` has the only unsafe code | import another room |
 //! | [`wire`] | frames and handshake messages to bytes and back; its documentation is the wire format | see a socket |
 //! | [`archive`] | the tar dialect: one entry's headers to bytes and back | I/O |
 //! | [`manifest`] | digests of files as `b3sum` writes them: one line to bytes and back, and the file they go to | read what is listed |
@@ -89,6 +89,14 @@
 //! and claimed in the order of the numbers, so the lowest number always has what it needs. Closing runs down the chain;
 //! the first error wins and runs up.
 //!
+//! # Who may talk to whom
+//!
+//! The first connection begins with TLS, which nobody between the two ends can read; inside it each proves to the other
+//! that it has the key ([`key`]), if there is one, and both derive the secret from which all that follows is encrypted and
+//! authenticated, further connections too ([`wire`] has the details, [`link::greet`] the two ends). Without a key a receiver
+//! takes only neighbours, and both sides show the same code. Until then a stranger costs a receiver a place among few, some
+//! KiB and five seconds ([`limits`]).
+//!
 //! # What is deliberately absent
 //!
 //! - Weights, speed probes and bonding: a socket's own room is the measurement, and a link's number of connections is
@@ -96,8 +104,8 @@
 //! - A control connection: it would be a link that may not die.
 //! - Reading a file again to send it again, and checksums of whole files before sending.
 //! - Replacing anything in a destination: one that holds more than empty directories is refused.
-//! - In this version: encryption and authentication (the wire has their place; whoever reaches the port can talk to
-//!   it), resuming after either process has ended, starting the receiver over ssh, and devices inside a tree.
+//! - Certificates, names and anybody to ask whom to trust: both machines have the same key, or people compare a code.
+//! - In this version: resuming after either process has ended, starting the receiver over ssh, and devices inside a tree.
 
 pub mod archive;
 pub mod child;
@@ -107,6 +115,7 @@ pub mod device;
 pub mod error;
 pub mod flow;
 pub mod ids;
+pub mod key;
 pub mod limits;
 pub mod link;
 pub mod manifest;

@@ -71,6 +71,9 @@ pub const CONTROL_MAX: usize = 64 << 10;
 /// Body of a handshake message, the most a peer may make us read before it has joined.
 pub const HANDSHAKE_MAX: usize = 4 << 10;
 
+/// Bytes of TLS records that either side reads before TLS stands; both of ours say less than 2 KiB.
+pub const TLS_HANDSHAKE_MAX: usize = 4 << 10;
+
 /// Bytes of text in a reason sent to the peer.
 pub const REASON_MAX: usize = 1 << 10;
 

@@ -10,8 +10,27 @@ use std::time::Duration;
 
 use crate::error::Error;
 use crate::ids::InstanceCode;
+use crate::key::Key;
 use crate::limits;
 use crate::report::{Event, Found};
+
+/// Who the other side must be, and what others may see.
+#[derive(Clone, Default)]
+pub struct Trust {
+    /// The other side must have this key too; without one, neither may.
+    pub key: Option<Arc<Key>>,
+    /// Nothing is encrypted, on either side.
+    pub plain: bool,
+}
+
+/// Whom a receiver takes senders from beside its own networks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum From {
+    /// Anybody.
+    Any,
+    /// The addresses that begin with so many bits of this one.
+    Network(IpAddr, u8),
+}
 
 /// How chunks are spread over links.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -221,6 +240,8 @@ pub struct SendOptions {
     pub schedule: Schedule,
     /// How fast chunks may go.
     pub bwlimit: Bwlimit,
+    /// Who the receiver must be.
+    pub trust: Trust,
     /// For every socket.
     pub sockets: SocketOptions,
     /// With every link silent, how long to wait for one.
@@ -364,6 +385,10 @@ pub struct RecvOptions {
     pub bind: Option<Bind>,
     /// The port; 0 lets the system choose.
     pub port: u16,
+    /// Who the sender must be.
+    pub trust: Trust,
+    /// Whom senders are taken from beside our own networks; empty, with a key, is anybody.
+    pub from: Vec<From>,
     /// For every socket.
     pub sockets: SocketOptions,
     /// Senders cannot find it, they must name it.
@@ -440,6 +465,7 @@ impl SendOptions {
             compress: Compress::Auto,
             schedule: Schedule::Pull,
             bwlimit: Bwlimit::default(),
+            trust: Trust::default(),
             sockets: SocketOptions::default(),
             timeout: limits::TIMEOUT_DEFAULT,
             window_chunks: None,
@@ -458,6 +484,8 @@ impl RecvOptions {
             destination,
             bind: None,
             port: limits::PORT,
+            trust: Trust::default(),
+            from: Vec::new(),
             sockets: SocketOptions::default(),
             hidden: false,
             sparse: false,

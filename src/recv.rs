@@ -16,11 +16,14 @@
 
 mod conductor;
 mod door;
+mod policy;
 mod read_back;
 mod stages;
 
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::thread;
 
@@ -30,24 +33,26 @@ use tokio::time::{Instant, timeout};
 
 use self::conductor::Conductor;
 use self::door::{
-    Caller, Door, Keyring, Strangers, advertised, announced, announcer, answer_the_door, cannot_listen,
-    is_worth_a_line, peer_name, reachable_at, refuse,
+    Caller, Door, Porter, Wish, advertised, announced, announcer, answer_the_door, cannot_listen, peer_name,
+    reachable_at,
 };
+use self::policy::{Policy, Strangers, is_worth_a_line};
 use self::stages::{Stages, worker_count};
 use crate::child::Leash;
 use crate::error::Error;
 use crate::ids::{InstanceId, LinkId};
 use crate::limits;
 use crate::link::cables::Cables;
+use crate::link::greet::Welcomed;
 use crate::link::listen::Pending;
 use crate::link::watch::{Interrupts, Watch};
-use crate::link::{describe_io, dial, handshake, listen, socket};
+use crate::link::{describe_io, dial, listen, socket, tls};
 use crate::manifest::{Draft, Pen};
 use crate::options::{Destination, RecvOptions, Window};
 use crate::report::{Event, ManifestReport, Report};
 use crate::sink::{self, Prepared, Sink};
 use crate::stats::{Phase, Stats, memory_available};
-use crate::wire::{self, FIRST_NONCES, Handshake, Layout, Offer, SessionKeys};
+use crate::wire::{FIRST_NONCES, Layout, Offer};
 
 /// Receive what a sender brings. Returns once everything is durable and verified, or with the reason why not; `stats`
 /// can be watched meanwhile.
@@ -153,6 +158,7 @@ async fn converse(
     let listener = listen::listen(options.bind.as_ref(), options.port, &options.sockets)
         .map_err(|e| cannot_listen(&options, &e))?;
     let port = listener.local_addr().map_or(options.port, |a| a.port());
+    tls::prepare().map_err(|e| Error::Bug(format!("cannot prepare TLS: {e}")))?;
     let cables = Cables::watched();
     let instance =
         InstanceId(dial::fresh_nonce().map_err(|e| Error::Bug(format!("no random bytes: {}", describe_io(&e))))?);
@@ -161,19 +167,18 @@ async fn converse(
     (options.observer)(Event::Listening { addrs: reachable_at(&options, port), code });
 
     let (call, callers) = mpsc::unbounded_channel();
-    let (pending, strangers) = (Pending::default(), Strangers::seen_by(&options.observer));
-    let keyring = Keyring::default();
+    if options.trust.key.is_none() {
+        (options.observer)(Event::Keyless { from: options.from.clone() });
+    }
+    let pending = Pending::default();
+    let strangers = Strangers::seen_by(&options.observer);
+    let porter =
+        Rc::new(Porter { policy: Policy::of(&options), strangers, busy: Cell::default(), session: RefCell::default() });
     let beside = if options.bind.is_none() { listen::beside(&listener, &options.sockets) } else { Vec::new() };
     for listener in std::iter::once(listener).chain(beside) {
-        tokio::task::spawn_local(answer_the_door(
-            listener,
-            pending.clone(),
-            call.clone(),
-            strangers.clone(),
-            keyring.clone(),
-        ));
+        tokio::task::spawn_local(answer_the_door(listener, pending.clone(), call.clone(), porter.clone()));
     }
-    let mut door = Door { port, callers, waiting: None, cables, keyring };
+    let mut door = Door { port, callers, waiting: None, porter, cables };
     let mut measured = 0;
     loop {
         let (first, offer) = tokio::select! {
@@ -223,10 +228,11 @@ async fn serve(
     door: &mut Door,
     interrupts: &mut Interrupts,
 ) -> Result<Report, Error> {
-    let Caller { mut stream, peer, message, place } = first;
+    let Caller { mut stream, peer, wish, place } = first;
     // it has become a session, which is no longer pending
     drop(place);
-    let Handshake::Hello { session, .. } = message else { unreachable!("first_hello returns a Hello") };
+    let Wish::Begin(guest) = wish else { unreachable!("first_hello returns one who wants to begin") };
+    let session = guest.session;
 
     let began = Instant::now();
     let (fail, mut failure) = mpsc::unbounded_channel();
@@ -237,9 +243,7 @@ async fn serve(
             if let Some(lack) = prepared.shortage(&offer) {
                 (options.observer)(Event::Warning(lack));
             }
-            // A sender that has proved who it is will be known here.
-            let trusted = false;
-            let prepared = prepared.allowing(options.allow, trusted);
+            let prepared = prepared.allowing(options.allow, guest.is_trusted());
             let opened = prepared
                 .layout(&offer)
                 .and_then(|layout| Ok((layout, prepared.open(&offer, stats.clone(), worker_count(), on_error)?)));
@@ -250,31 +254,34 @@ async fn serve(
     let (layout, sink) = match opened {
         Ok(opened) => opened,
         Err(error) => {
-            refuse(&mut stream, &error).await;
+            let _ = guest.refuse(&mut stream, error.exit_code(), &error.reason()).await;
             return Err(error);
         }
     };
     // However this ends other than well, a command that takes what comes ends before it.
     let leash = Leash::on(sink.command());
     let window = Window::chosen(options.window_chunks, memory_available());
-    let keys = Arc::new(SessionKeys::published());
+    let port = door.port;
+    let (owner_names, addresses) = (options.owners.need_names(), advertised(options, port));
+    let welcomed = Welcomed { layout, owner_names, window_chunks: window.max, addresses };
+    let (answer, agreement) = guest.agree(welcomed);
+    let keys = agreement.keys;
     let (events, mut inbox) = mpsc::unbounded_channel();
     let stages = match Stages::start(session, keys.clone(), window, &sink, stats.clone(), events, door.cables.clone()) {
         Ok(stages) => stages,
         Err(error) => {
-            refuse(&mut stream, &error).await;
+            let _ = answer.refuse(&mut stream, error.exit_code(), &error.reason()).await;
             abort(sink).await;
             return Err(error);
         }
     };
-    let port = door.port;
-    let (owner_names, addresses) = (options.owners.need_names(), advertised(options, port));
-    let welcome = Handshake::Welcome { session, layout, owner_names, window_chunks: window.max, addresses };
-    if let Err(e) = handshake::say(&mut stream, &welcome, &wire::PUBLISHED_KEY).await {
+    if let Err(e) = answer.welcome(&mut stream).await {
         abort(sink).await;
         return Err(Error::Network(format!("the sender at {} left during the handshake: {e}", peer_name(peer))));
     }
-    (options.observer)(Event::Connected { peer });
+    let protection = agreement.protection;
+    door.porter.busy.set(!measuring);
+    (options.observer)(Event::Connected { peer, protection });
     stats.begin();
     stats.enter(Phase::Moving);
 
@@ -288,6 +295,7 @@ async fn serve(
         damaged: HashMap::new(),
         peers: Vec::new(),
         finish: None,
+        protection,
         measuring,
         read_back: manifest.as_ref().filter(|_| options.verify).map(|manifest| manifest.recorder.clone()),
     };

@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use crate::child::Exit;
 use crate::error::ExitCode;
-use crate::ids::{Digest, InstanceCode};
+use crate::ids::{Digest, InstanceCode, SessionCode};
 use crate::limits::{NOTES_LEN_MAX, NOTES_MAX};
+use crate::options::From;
 use crate::stats::StageTimes;
 pub use limit::{End, Limit, Limited, limit};
 pub use omitted::{Omitted, OmittedCount, OmittedKind};
@@ -199,11 +200,24 @@ impl LinkReport {
     }
 }
 
+/// Who a session's two ends are to each other, and what others can see of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Protection {
+    /// Each has proved to the other that it has the key.
+    pub trusted: bool,
+    /// What everything is encrypted with; nothing if it is not.
+    pub cipher: Option<&'static str>,
+    /// What people compare where there is no key; the same on both ends unless somebody stands between them.
+    pub code: Option<SessionCode>,
+}
+
 /// What came of a transfer, for both ends.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Report {
     /// `Whole` or `Partial`; anything else is an [`crate::Error`].
     pub code: ExitCode,
+    /// Who the other side was.
+    pub protection: Protection,
     /// Entries delivered; 0 for a raw stream.
     pub entries: u64,
     /// Bytes of content: file data for a tree, the stream's length for a raw stream.
@@ -366,6 +380,13 @@ pub enum Event {
     Connected {
         /// The peer's address.
         peer: SocketAddr,
+        /// Who that is.
+        protection: Protection,
+    },
+    /// The receiver has no key, and so takes senders from networks only.
+    Keyless {
+        /// Networks beside its own.
+        from: Vec<From>,
     },
     /// A link came up, or came back.
     LinkUp {

@@ -49,7 +49,7 @@ use crate::link::watch::{Interrupts, Watch};
 use crate::link::{Clock, describe_io, dial, socket};
 use crate::manifest::{Draft, Pen};
 use crate::options::{Schedule, SendOptions, Sources, Window};
-use crate::report::{Event, LinkReport, ManifestReport, Rehearsal, Report, Tell};
+use crate::report::{Event, LinkReport, ManifestReport, Protection, Rehearsal, Report, Tell};
 use crate::source::{self, NoteSink, Selection, SourceEnd};
 use crate::stats::{Phase, Stage, Stats, memory_available};
 use crate::wire::{self, Commit, Control, FIRST_NONCES, Offer, SessionKeys};
@@ -165,7 +165,7 @@ async fn converse(
         agreed = agree(&options, session, source.offer()) => agreed?,
         signal = interrupts.next() => return Err(Error::Interrupted(format!("{signal} before the receiver was reached"))),
     };
-    (options.observer)(Event::Connected { peer: agreed.peer });
+    (options.observer)(Event::Connected { peer: agreed.peer, protection: agreed.agreement.protection });
     deliver(&options, stats, source, draft.zip(pen), session, agreed, &mut interrupts, |_| {}).await
 }
 
@@ -182,6 +182,7 @@ async fn deliver(
     begun: impl FnOnce(&Arc<SendSession>),
 ) -> Result<Report, Error> {
     let (draft, pen) = manifest.unzip();
+    let protection = agreed.agreement.protection;
     let began = Instant::now();
     stats.begin();
     stats.enter(Phase::Moving);
@@ -193,7 +194,7 @@ async fn deliver(
         strict: options.schedule == Schedule::RoundRobin,
         limits: Limits::new(&options.bwlimit),
         sockets: options.sockets.clone(),
-        keys: agreed.keys.clone(),
+        keys: agreed.agreement.keys.clone(),
         cables: Cables::watched(),
         bells: Default::default(),
         last_words: Default::default(),
@@ -251,7 +252,7 @@ async fn deliver(
     let manifest = draft.zip(totals.manifest.take()).map(|(draft, pen)| draft.finish(pen));
     let links = conductor.watch.report(&stats, began + elapsed);
     let command = stages.command.and_then(|child| child.look());
-    Ok(Report { command, ..report(commit, totals, manifest, &session, links, elapsed) })
+    Ok(Report { command, ..report(commit, totals, manifest, protection, &session, links, elapsed) })
 }
 
 /// End a session that never began to work, so that the receiver does not wait for it.
@@ -297,6 +298,7 @@ fn report(
     commit: Commit,
     totals: Totals,
     manifest: Option<ManifestReport>,
+    protection: Protection,
     session: &SendSession,
     links: Vec<LinkReport>,
     elapsed: std::time::Duration,
@@ -311,6 +313,7 @@ fn report(
             .max(manifest.as_ref().map_or(ExitCode::Whole, ManifestReport::exit_code)),
         manifest,
         omitted,
+        protection,
         entries: commit.entries,
         content_bytes: commit.content_bytes,
         stream_bytes: totals.end.stream_bytes,

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use zeroize::Zeroize;
 
 /// How many descriptors this process may have, after the limit has been raised as far as the system lets us.
 pub fn open_files_limit() -> usize {
@@ -192,6 +193,63 @@ pub fn tcp_state(socket: impl AsFd) -> io::Result<TcpState> {
     })
 }
 
+/// 32 bytes in a page of their own, which no core file has (`MADV_DONTDUMP`) and which is wiped before it is given back.
+pub struct SecretPage {
+    at: std::ptr::NonNull<[u8; 32]>,
+    len: usize,
+}
+
+// SAFETY: the page belongs to this value alone, and is changed only through `&mut`.
+unsafe impl Send for SecretPage {}
+// SAFETY: as above.
+unsafe impl Sync for SecretPage {}
+
+impl SecretPage {
+    /// All zeros.
+    pub fn new() -> io::Result<SecretPage> {
+        let len = rustix::param::page_size();
+        // SAFETY: a new mapping of no file, at a place that the kernel chooses, touches no memory that is in use.
+        let at = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        let at = std::ptr::NonNull::new(at).filter(|at| at.as_ptr() != libc::MAP_FAILED);
+        let page = SecretPage { at: at.ok_or_else(io::Error::last_os_error)?.cast(), len };
+        // SAFETY: the range is the mapping of the line above, and this advice leaves its content as it is.
+        match unsafe { libc::madvise(page.at.as_ptr().cast(), len, libc::MADV_DONTDUMP) } {
+            0 => Ok(page),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8; 32] {
+        // SAFETY: the mapping is readable, aligned to a page, longer than this and initialised by the kernel with zeros;
+        // it lives as long as `self`, and nobody changes it while `self` is borrowed.
+        unsafe { self.at.as_ref() }
+    }
+
+    /// The bytes, to be changed.
+    pub fn bytes_mut(&mut self) -> &mut [u8; 32] {
+        // SAFETY: as for reading; the mapping is writable, and `self` is borrowed by nobody else.
+        unsafe { self.at.as_mut() }
+    }
+}
+
+impl Drop for SecretPage {
+    fn drop(&mut self) {
+        self.bytes_mut().zeroize();
+        // SAFETY: the mapping was made in `new` with this length, and nothing refers to it any more.
+        unsafe { libc::munmap(self.at.as_ptr().cast(), self.len) };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -233,6 +291,19 @@ mod tests {
         assert!((5000..=5001).contains(&told.acked.unwrap()), "{told:?}");
         assert!(told.pmtu > 1000 && told.mss > 500 && told.unacked == 0, "{told:?}");
         assert!(told.min_rtt.unwrap() < Duration::from_secs(5) && told.rtt < Duration::from_secs(5), "{told:?}");
+    }
+
+    #[test]
+    fn a_secret_has_a_page_that_no_core_file_has() {
+        let mut page = SecretPage::new().unwrap();
+        assert_eq!(page.bytes(), &[0; 32]);
+        page.bytes_mut()[31] = 7;
+        assert_eq!(page.bytes()[31], 7);
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let begins = format!("{:x}-", page.at.as_ptr() as usize);
+        let at = maps.find(&begins).expect("a mapping of its own");
+        let flags = maps[at..].lines().find(|l| l.starts_with("VmFlags:")).unwrap();
+        assert!(flags.split(' ').any(|flag| flag == "dd"), "{flags}");
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod archive_readers;
 mod command;
 mod end_to_end;
 mod ends;
+mod first;
 mod flow_fuzz;
 mod hosts;
 mod house;

@@ -216,12 +216,21 @@ impl Piece<'_> {
     }
 }
 
+/// A TLS record's type, version and length.
+const RECORD_HEADER_LEN: usize = 5;
+
+/// Whether a TLS record begins here. Of a frame's tag, which is as good as random, one in 2^21 looks like it.
+fn is_record(bytes: &[u8]) -> bool {
+    matches!(bytes, [20..=23, 3, 1 | 3, ..])
+}
+
 /// Finds where frames begin in one way of one connection.
 #[derive(Default)]
 struct Frames {
-    /// What has passed of the current handshake's prefix or frame's header.
+    /// What has passed of the current record's header, message's prefix or frame's header.
     head: Vec<u8>,
     past_handshake: bool,
+    in_record: bool,
     /// Bytes left of the body or payload, and how many it has.
     left: usize,
     len: usize,
@@ -235,7 +244,16 @@ impl Frames {
             return;
         }
         while !bytes.is_empty() {
-            let head_len = if self.past_handshake { blast::wire::HEADER_LEN } else { blast::wire::PREFIX_LEN };
+            if self.head.is_empty() && !self.past_handshake {
+                self.in_record = is_record(bytes);
+                // after the last record, frames
+                self.past_handshake = !self.in_record && !bytes.starts_with(b"bl");
+            }
+            let head_len = match (self.past_handshake, self.in_record) {
+                (true, _) => blast::wire::HEADER_LEN,
+                (false, true) => RECORD_HEADER_LEN,
+                (false, false) => blast::wire::PREFIX_LEN,
+            };
             let in_head = self.left == 0;
             let n = bytes.len().min(if in_head { head_len - self.head.len() } else { self.left });
             let (piece, rest) = std::mem::take(&mut bytes).split_at_mut(n);
@@ -254,7 +272,9 @@ impl Frames {
             let count = &mut self.counts[usize::from(kind % 16)];
             see(&mut Piece { what, number: *count, offset, bytes: piece });
             if in_head && self.head.len() == head_len {
-                self.len = if self.past_handshake {
+                self.len = if self.in_record {
+                    usize::from(u16::from_be_bytes(self.head[3..5].try_into().unwrap()))
+                } else if self.past_handshake {
                     u32::from_le_bytes(self.head[20..24].try_into().unwrap()) as usize
                 } else {
                     usize::from(u16::from_le_bytes(self.head[12..14].try_into().unwrap())) + 16
@@ -266,7 +286,8 @@ impl Frames {
             if self.head.len() == head_len && self.left == 0 {
                 *count += u64::from(self.past_handshake);
                 self.head.clear();
-                self.past_handshake = true;
+                self.past_handshake |= !self.in_record;
+                self.in_record = false;
             }
         }
     }

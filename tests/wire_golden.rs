@@ -63,6 +63,23 @@ fn handshake_golden(message: Handshake, golden: &str) {
     assert_eq!(decode_handshake(&prefix, rest, |_| Some(keys().joins())), Ok(message));
 }
 
+/// 32 bytes that count from this one.
+const fn counting(from: u8) -> [u8; 32] {
+    let mut bytes = [0; 32];
+    let mut i = 0;
+    while i < bytes.len() {
+        bytes[i] = from + i as u8;
+        i += 1;
+    }
+    bytes
+}
+
+const PROOF: [u8; 32] = counting(0xe0);
+
+fn terms(plain: bool, aes: bool, proof: Option<[u8; 32]>) -> Terms {
+    Terms { nonce: counting(0xc0), proof, plain, aes }
+}
+
 fn addresses() -> Vec<Address> {
     vec![
         Address { interface: "eth0".to_owned(), addr: "10.0.0.2:7411".parse().unwrap(), prefix: 24, speed_mbit: 1000 },
@@ -374,44 +391,64 @@ fn abort() {
 #[test]
 fn hello_with_a_tree() {
     handshake_golden(
-        Handshake::Hello { session: SESSION, offer: Offer::Tree { sources: 3 } },
-        "626c6173740d0a00 0100 01 00 1500 0000 | magic, version, kind, reserved, body length, reserved
+        Handshake::Hello { session: SESSION, terms: terms(true, true, Some(PROOF)), offer: Offer::Tree { sources: 3 } },
+        "626c6173740d0a00 0200 01 00 5600 0000 | magic, version, kind, reserved, body length, reserved
          000102030405060708090a0b0c0d0e0f | session
+         c0c1c2c3c4c5c6c7c8c9cacbcccdcecfd0d1d2d3d4d5d6d7d8d9dadbdcdddedf | nonce
+         07 | flags
+         e0e1e2e3e4e5e6e7e8e9eaebecedeeeff0f1f2f3f4f5f6f7f8f9fafbfcfdfeff | proof
          01 03000000 | tree, sources
-         15949db148c22f2ad6b28f666b05ddae | MAC",
+         3df0648a80b97e002dd7957fc7eab9f3 | MAC",
     );
 }
 
 #[test]
 fn hello_with_a_file() {
     handshake_golden(
-        Handshake::Hello { session: SESSION, offer: Offer::File { name: b"disk.img\xfe".to_vec(), size: 1 << 40 } },
-        "626c6173740d0a00 0100 01 00 2200 0000 | magic, version, kind, reserved, body length, reserved
+        Handshake::Hello {
+            session: SESSION,
+            terms: terms(false, true, None),
+            offer: Offer::File { name: b"disk.img\xfe".to_vec(), size: 1 << 40 },
+        },
+        "626c6173740d0a00 0200 01 00 6300 0000 | magic, version, kind, reserved, body length, reserved
          000102030405060708090a0b0c0d0e0f | session
+         c0c1c2c3c4c5c6c7c8c9cacbcccdcecfd0d1d2d3d4d5d6d7d8d9dadbdcdddedf | nonce
+         04 | flags
+         0000000000000000000000000000000000000000000000000000000000000000 | proof
          02 0000000000010000 6469736b2e696d67fe | file, size, name
-         fa82505de35c258e02ff767bbd8294e6 | MAC",
+         89f90bfc65fa874bf8f26e09aa4ad635 | MAC",
     );
 }
 
 #[test]
 fn hello_with_a_block_device() {
     handshake_golden(
-        Handshake::Hello { session: SESSION, offer: Offer::Device { name: b"sdb1".to_vec(), size: 70_000_128 } },
-        "626c6173740d0a00 0100 01 00 1d00 0000 | magic, version, kind, reserved, body length, reserved
+        Handshake::Hello {
+            session: SESSION,
+            terms: terms(false, false, None),
+            offer: Offer::Device { name: b"sdb1".to_vec(), size: 70_000_128 },
+        },
+        "626c6173740d0a00 0200 01 00 5e00 0000 | magic, version, kind, reserved, body length, reserved
          000102030405060708090a0b0c0d0e0f | session
+         c0c1c2c3c4c5c6c7c8c9cacbcccdcecfd0d1d2d3d4d5d6d7d8d9dadbdcdddedf | nonce
+         00 | flags
+         0000000000000000000000000000000000000000000000000000000000000000 | proof
          05 001e2c0400000000 73646231 | block device, size, name
-         9962140338b81f91239acc3e34fd9e75 | MAC",
+         be8ab06e79f0655c7ddf60fd979d6d25 | MAC",
     );
 }
 
 #[test]
 fn hello_with_standard_input() {
     handshake_golden(
-        Handshake::Hello { session: SESSION, offer: Offer::Stream },
-        "626c6173740d0a00 0100 01 00 1100 0000 | magic, version, kind, reserved, body length, reserved
+        Handshake::Hello { session: SESSION, terms: terms(false, false, None), offer: Offer::Stream },
+        "626c6173740d0a00 0200 01 00 5200 0000 | magic, version, kind, reserved, body length, reserved
          000102030405060708090a0b0c0d0e0f | session
+         c0c1c2c3c4c5c6c7c8c9cacbcccdcecfd0d1d2d3d4d5d6d7d8d9dadbdcdddedf | nonce
+         00 | flags
+         0000000000000000000000000000000000000000000000000000000000000000 | proof
          03 | standard input
-         dffad91b14bdc31a0c9ceb07c25753cd | MAC",
+         4dd178c0e324a978fe9db3719fcbb71d | MAC",
     );
 }
 
@@ -421,35 +458,59 @@ fn welcome() {
         session: SESSION,
         layout: Layout::Archive,
         owner_names: false,
+        cipher: Some(Cipher::Aes256Gcm),
+        proof: Some(PROOF),
         window_chunks: 128,
         addresses: addresses(),
     };
     handshake_golden(
         message,
-        "626c6173740d0a00 0100 02 00 6a00 0000 | magic, version, kind, reserved, body length, reserved
+        "626c6173740d0a00 0200 02 00 8a00 0000 | magic, version, kind, reserved, body length, reserved
          000102030405060708090a0b0c0d0e0f | session
-         01 00 0000 80000000 | archive, names of owners, reserved, window
+         01 01 01 00 80000000 | archive, cipher, flags, reserved, window
+         e0e1e2e3e4e5e6e7e8e9eaebecedeeeff0f1f2f3f4f5f6f7f8f9fafbfcfdfeff | proof
          0200 | addresses
          65746830000000000000000000000000 | eth0
          0a000002000000000000000000000000 f31c 04 18 e8030000 | address, port, family, prefix, speed
          656e70313239733066316e70312d7800 | enp129s0f1np1-x
          fe80000000000000000102fffe030405 f31c 06 40 a0860100 | address, port, family, prefix, speed
-         71f1cdb7ef70a6524c1f4d612d2c4624 | MAC",
+         c85f3ef045a3d273ccf4c3eb99746c7b | MAC",
+    );
+    let chacha = Some(Cipher::ChaCha20Poly1305);
+    handshake_golden(
+        Handshake::Welcome {
+            session: SESSION,
+            layout: Layout::Raw,
+            owner_names: true,
+            cipher: chacha,
+            proof: None,
+            window_chunks: 1,
+            addresses: Vec::new(),
+        },
+        "626c6173740d0a00 0200 02 00 3a00 0000 | magic, version, kind, reserved, body length, reserved
+         000102030405060708090a0b0c0d0e0f | session
+         02 02 02 00 01000000 | raw, cipher, flags, reserved, window
+         0000000000000000000000000000000000000000000000000000000000000000 | proof
+         0000 | addresses
+         baf84996188bee43fbdd607e5e528d02 | MAC",
     );
     let raw = Handshake::Welcome {
         session: SESSION,
         layout: Layout::Raw,
         owner_names: false,
+        cipher: None,
+        proof: None,
         window_chunks: 1024,
         addresses: Vec::new(),
     };
     handshake_golden(
         raw,
-        "626c6173740d0a00 0100 02 00 1a00 0000 | magic, version, kind, reserved, body length, reserved
+        "626c6173740d0a00 0200 02 00 3a00 0000 | magic, version, kind, reserved, body length, reserved
          000102030405060708090a0b0c0d0e0f | session
-         02 00 0000 00040000 | raw, names of owners, reserved, window
+         02 00 00 00 00040000 | raw, cipher, flags, reserved, window
+         0000000000000000000000000000000000000000000000000000000000000000 | proof
          0000 | addresses
-         cc321552a3b67ce96f8e95dd62628d51 | MAC",
+         cca8be6f6cbcfb2159ebed9e9a88b499 | MAC",
     );
 }
 
@@ -457,20 +518,20 @@ fn welcome() {
 fn join_and_joined() {
     handshake_golden(
         Handshake::Join { session: SESSION, link: LinkId(0x0102), nonce: NONCE },
-        "626c6173740d0a00 0100 03 00 2400 0000 | magic, version, kind, reserved, body length, reserved
+        "626c6173740d0a00 0200 03 00 2400 0000 | magic, version, kind, reserved, body length, reserved
          000102030405060708090a0b0c0d0e0f | session
          02010000 | link
          a0a1a2a3a4a5a6a7a8a9aaabacadaeaf | nonce
-         0e6fb33d431dcba407accebe4209a275 | MAC",
+         0d4394e0b78af31801428502ae55ec2c | MAC",
     );
     handshake_golden(
         Handshake::Joined { session: SESSION, link: LinkId(0x0102), nonce: NONCE, own: [0xb0; 16] },
-        "626c6173740d0a00 0100 04 00 3400 0000 | magic, version, kind, reserved, body length, reserved
+        "626c6173740d0a00 0200 04 00 3400 0000 | magic, version, kind, reserved, body length, reserved
          000102030405060708090a0b0c0d0e0f | session
          02010000 | link
          a0a1a2a3a4a5a6a7a8a9aaabacadaeaf | nonce
          b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0 | the listener's own
-         f99ab5681907a20f3d1843d394b49727 | MAC",
+         4823ff32dfa454a5452d053524da5685 | MAC",
     );
 }
 
@@ -478,10 +539,10 @@ fn join_and_joined() {
 fn refuse() {
     handshake_golden(
         Handshake::Refuse { code: ExitCode::Refused, reason: "not empty".to_owned() },
-        "626c6173740d0a00 0100 05 00 0a00 0000 | magic, version, kind, reserved, body length, reserved
+        "626c6173740d0a00 0200 05 00 0a00 0000 | magic, version, kind, reserved, body length, reserved
          03 | exit code
          6e6f7420656d707479 | reason
-         b326ef05bbae65bc40c4f83d84ef335a | MAC",
+         5df654958d18d552d396f33429221873 | MAC",
     );
 }
 
@@ -502,10 +563,10 @@ fn a_refuse_of_another_version_is_understood() {
 
 #[test]
 fn another_version_and_a_stranger_are_told_apart() {
-    let hello_of_version_2 = bytes("626c6173740d0a00 0200 01 00 1100 0000");
-    let error = decode_handshake_prefix(hello_of_version_2[..].try_into().unwrap()).unwrap_err();
-    assert_eq!(error, WireError::Version { theirs: 2 });
-    assert_eq!(error.to_string(), "the other side speaks version 2 of blast's protocol, this side version 1");
+    let hello_of_version_1 = bytes("626c6173740d0a00 0100 01 00 1100 0000");
+    let error = decode_handshake_prefix(hello_of_version_1[..].try_into().unwrap()).unwrap_err();
+    assert_eq!(error, WireError::Version { theirs: 1 });
+    assert_eq!(error.to_string(), "the other side speaks version 1 of blast's protocol, this side version 2");
 
     let error = decode_handshake_prefix(b"SSH-2.0-OpenSSH_").unwrap_err();
     assert_eq!(error, WireError::NotBlast { first: *b"SSH-2.0-" });

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use clap::error::ErrorKind;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
+use super::keys::KeyFile;
 use super::misuse::Misuse;
 use super::target::{Target, target};
 use super::typed::{Command, CommonTyped, LinksTyped, RecvTyped, ScheduleTyped, SendTyped, Typed, VerifyTyped};
@@ -44,14 +45,16 @@ pub enum Form {
 
 /// A command line as meant.
 pub enum Request {
-    /// Send something; the observer is not set yet.
-    Send(SendOptions, Verbosity, Form),
+    /// Send something; the observer is not set yet, and no key has been read.
+    Send(SendOptions, Verbosity, Form, KeyFile),
     /// Say what would be sent.
     Rehearse(SendOptions, Verbosity, Form),
-    /// Receive something; the observer is not set yet.
-    Recv(RecvOptions, Verbosity, Form),
-    /// Look at the links; how long would this much take?
-    Links(LinksOptions, Option<u64>, Form),
+    /// Receive something; the observer is not set yet, and no key has been read.
+    Recv(RecvOptions, Verbosity, Form, KeyFile),
+    /// Look at the links; how long would this much take? No key has been read.
+    Links(LinksOptions, Option<u64>, Form, KeyFile),
+    /// Make a key in that file, or in the usual one.
+    Keygen(Option<PathBuf>),
     /// Compare a tree with a manifest.
     Verify(VerifyOptions, Verbosity),
     /// Print this text and be done (`--help`, `--version`).
@@ -107,20 +110,38 @@ pub fn parse(args: impl IntoIterator<Item = OsString>, exists: &dyn Fn(&Path) ->
         Command::Send(mut typed) => {
             let (verbosity, form) = (typed.common.verbosity(), typed.common.form());
             let select = select(&mut typed, matches.subcommand().map(|(_, matches)| matches));
-            let request = if typed.dry_run { Request::Rehearse } else { Request::Send };
-            Ok(request(SendOptions { select, ..send(typed, exists)? }, verbosity, form))
+            let (is_rehearsal, key) = (typed.dry_run, KeyFile(typed.common.trust.key_file.clone()));
+            let options = SendOptions { select, ..send(typed, exists)? };
+            Ok(if is_rehearsal {
+                Request::Rehearse(options, verbosity, form)
+            } else {
+                Request::Send(options, verbosity, form, key)
+            })
         }
         Command::Recv(typed) => {
             let (verbosity, form) = (typed.common.verbosity(), typed.common.form());
-            Ok(Request::Recv(recv(typed)?, verbosity, form))
+            let key = KeyFile(typed.common.trust.key_file.clone());
+            Ok(Request::Recv(recv(typed)?, verbosity, form, key))
         }
         Command::Links(typed) => {
             let (size, form) = (typed.size, if typed.json { Form::Json } else { Form::Text });
-            Ok(Request::Links(links(typed)?, size, form))
+            let key = KeyFile(typed.trust.key_file.clone());
+            Ok(Request::Links(links(typed)?, size, form, key))
         }
         Command::Verify(typed) => {
             let verbosity = Verbosity::of(typed.quiet, typed.verbose);
             Ok(Request::Verify(verify(typed)?, verbosity))
+        }
+        Command::Keygen(typed) => {
+            let mut operands = typed.operands;
+            match (operands.pop(), operands.is_empty()) {
+                (Some(file), true) if file.is_empty() => {
+                    Err(Misuse::new("FILE is empty", "look for an unset variable on the command line"))
+                }
+                (Some(file), true) => Ok(Request::Keygen(Some(file.into()))),
+                (Some(_), false) => Err(Misuse::new("keygen takes one FILE at most", "blast keygen [FILE]")),
+                (None, _) => Ok(Request::Keygen(None)),
+            }
         }
     }
 }
@@ -177,6 +198,7 @@ fn send(typed: SendTyped, exists: &dyn Fn(&Path) -> bool) -> Result<SendOptions,
         options.bwlimit.set(link, rate);
     }
     options.sparse = !typed.no_sparse;
+    options.trust.plain = typed.common.trust.no_encrypt;
     options.sockets = typed.common.sockets();
     options.timeout = typed.common.timeout.unwrap_or(options.timeout);
     options.window_chunks = typed.common.window;
@@ -235,6 +257,8 @@ fn recv(typed: RecvTyped) -> Result<RecvOptions, Misuse> {
     };
     options.bind = bind;
     options.verify = typed.verify;
+    options.trust.plain = typed.common.trust.no_encrypt;
+    options.from = typed.from;
     options.sockets = typed.common.sockets();
     options.hidden = typed.hidden;
     options.allow = typed.allow.unwrap_or_default();
@@ -270,6 +294,7 @@ fn links(typed: LinksTyped) -> Result<LinksOptions, Misuse> {
     options.port = target.as_ref().map_or(limits::PORT, |target| target.port);
     options.links = typed.links;
     options.streams = Some(1);
+    options.trust.plain = typed.trust.no_encrypt;
     let time = typed.time.unwrap_or(limits::MEASURE_TIME);
     Ok(LinksOptions { send: options, measure: target.is_some(), time })
 }
@@ -322,7 +347,7 @@ fn from_clap(e: &clap::Error) -> Result<Request, Misuse> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::{Allow, Bind, Bwlimit, Compress, LinkSpec};
+    use crate::options::{Allow, Bind, Bwlimit, Compress, From, LinkSpec};
     use std::num::NonZeroU64;
     use std::os::unix::ffi::OsStringExt;
 
@@ -588,6 +613,21 @@ mod tests {
         assert_eq!(received("recv --manifest=/x/m a").manifest, Some("/x/m".into()));
         assert_eq!(received("recv -").destination, Destination::Stdout);
         assert_eq!(received("recv -- -").destination, Destination::Stdout);
+        assert!(bare.trust.key.is_none() && !bare.trust.plain && options.from.is_empty());
+        assert!(sent("send --no-encrypt a h").trust.plain && received("recv --no-encrypt a").trust.plain);
+        let from = [From::Any, From::Network([10, 0, 0, 0].into(), 8)];
+        assert_eq!(received("recv --from any a --from 10.0.0.0/8").from, from);
+        let key = |line: &str| match words(line) {
+            Ok(Request::Send(.., key) | Request::Recv(.., key) | Request::Links(.., key)) => key,
+            _ => panic!("{line}: was not taken"),
+        };
+        for line in ["send --key-file k a h", "recv a --key-file=k", "links --key-file k h"] {
+            assert_eq!(key(line), KeyFile(Some("k".into())), "{line}");
+        }
+        assert_eq!(key("recv a"), KeyFile(None));
+        assert!(matches!(words("keygen k"), Ok(Request::Keygen(Some(path))) if path == Path::new("k")));
+        assert!(matches!(words("keygen"), Ok(Request::Keygen(None))));
+        assert!(words("keygen a b").is_err() && words("recv --from 10.0.0.0/99 a").is_err());
         assert_eq!(received("recv x:9").destination, Destination::Path("x:9".into()));
     }
 
@@ -614,19 +654,28 @@ mod tests {
 
     #[test]
     fn help_and_version_are_printed_and_not_errors() {
-        for line in ["--help", "-h", "send --help", "recv --help", "links --help", "verify --help", "--version"] {
+        for line in [
+            "--help",
+            "-h",
+            "send --help",
+            "recv --help",
+            "links --help",
+            "verify --help",
+            "keygen --help",
+            "--version",
+        ] {
             let Ok(Request::Print(text)) = words(line) else { panic!("{line}: not printed") };
             assert!(text.contains("blast"), "{line}: {text}");
             assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
         }
-        assert!(matches!(words("send --json a h"), Ok(Request::Send(_, Verbosity::Normal, Form::Json))));
+        assert!(matches!(words("send --json a h"), Ok(Request::Send(_, Verbosity::Normal, Form::Json, _))));
         let wants = |line: &str| wants_json(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
         assert_eq!(wants("blast send --json - --x h"), Some(false));
         assert_eq!(wants("blast recv - --json x"), Some(true), "standard output is not ours");
         assert_eq!(wants("blast send -- --json h"), None);
         assert_eq!(wants("blast"), None);
-        assert!(matches!(words("send -q a h"), Ok(Request::Send(_, Verbosity::Quiet, Form::Text))));
-        assert!(matches!(words("recv -v a"), Ok(Request::Recv(_, Verbosity::Verbose, Form::Text))));
+        assert!(matches!(words("send -q a h"), Ok(Request::Send(_, Verbosity::Quiet, Form::Text, _))));
+        assert!(matches!(words("recv -v a"), Ok(Request::Recv(_, Verbosity::Verbose, Form::Text, _))));
         let Ok(Request::Verify(options, Verbosity::Verbose)) = words("verify -v a --manifest m") else {
             panic!("not taken");
         };

@@ -9,6 +9,7 @@ use super::numbers::{absence, count, plural};
 use crate::error::escape;
 use crate::ids::InstanceCode;
 use crate::limits;
+use crate::options::From;
 use crate::report::Event;
 
 /// Addresses suggested to the person who must type one, unless `-v` asks for all.
@@ -22,9 +23,16 @@ pub fn said(event: &Event, verbosity: Verbosity) -> Option<String> {
         Event::NotAnnounced { .. } if !verbose => return None,
         Event::NotAnnounced { why } => format!("warning: 'blast send SRC... auto' cannot find this receiver: {why}"),
         // A socket of both families calls an IPv4 peer ::ffff:10.0.0.1, which nobody types.
-        Event::Connected { peer } => {
-            format!("connected with {}", SocketAddr::new(peer.ip().to_canonical(), peer.port()))
+        Event::Connected { peer, protection } => {
+            let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+            let plain = if protection.cipher.is_none() { ", nothing is encrypted" } else { "" };
+            let code = match protection.code {
+                Some(code) => format!(", code {code} (nobody is in between if the other side shows the same)"),
+                None => String::new(),
+            };
+            format!("connected with {peer}{plain}{code}")
         }
+        Event::Keyless { from } => keyless(from),
         Event::LinkUp { name, after: None } if verbose => format!("link {} is up", escape(name.as_bytes())),
         Event::LinkUp { after: None, .. } => return None,
         Event::LinkUp { name, after: Some(after) } => {
@@ -84,6 +92,20 @@ fn listening(addrs: &[SocketAddr], code: Option<InstanceCode>, most: usize) -> S
     said
 }
 
+fn keyless(from: &[From]) -> String {
+    let networks: Vec<String> = from
+        .iter()
+        .map(|from| match from {
+            From::Any => "any network".to_owned(),
+            From::Network(ip, prefix) => format!("{ip}/{prefix}"),
+        })
+        .collect();
+    let beside = if networks.is_empty() { String::new() } else { format!(" and from {}", networks.join(", ")) };
+    format!(
+        "no key: anybody on this machine's networks{beside} can send here; 'blast keygen' makes a key for both sides"
+    )
+}
+
 fn is_useful(ip: IpAddr) -> bool {
     !ip.is_unspecified()
         && !ip.is_loopback()
@@ -105,6 +127,8 @@ pub fn typed(addr: &SocketAddr) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::SessionCode;
+    use crate::report::Protection;
     use std::time::Duration;
 
     #[test]
@@ -144,10 +168,17 @@ mod tests {
         assert!(said(&streams(1), Verbosity::Verbose).is_some_and(|said| said.contains("2 carry 1.9x of one")));
         let corrupt = |count| Event::Corrupt { link: "l1".into(), count };
         let peer = "[::ffff:10.0.0.1]:7411".parse().expect("an address");
-        assert_eq!(
-            said(&Event::Connected { peer }, Verbosity::Normal).as_deref(),
-            Some("connected with 10.0.0.1:7411")
-        );
+        let connected = |cipher, code: Option<SessionCode>| {
+            let protection = Protection { trusted: code.is_none(), cipher, code };
+            said(&Event::Connected { peer, protection }, Verbosity::Normal)
+        };
+        assert_eq!(connected(Some("AES"), None).as_deref(), Some("connected with 10.0.0.1:7411"));
+        assert_eq!(connected(None, None).as_deref(), Some("connected with 10.0.0.1:7411, nothing is encrypted"));
+        let code = Some(SessionCode::of(&[7; 32]));
+        assert!(connected(Some("AES"), code).expect("said").contains(", code 7R1E-G3W0 (nobody"));
+        assert!(keyless(&[]).starts_with("no key: anybody on this machine's networks can send"));
+        let from = [From::Any, From::Network([10, 0, 0, 0].into(), 8)];
+        assert!(keyless(&from).contains("networks and from any network, 10.0.0.0/8 can send"));
         assert_eq!(said(&up(None), Verbosity::Normal), None);
         assert_eq!(said(&up(away), Verbosity::Normal).as_deref(), Some("link l\\x1b1 is back after 4.2 s"));
         let short = said(&up(Some(Duration::from_millis(31))), Verbosity::Normal);

@@ -26,6 +26,9 @@ pub fn report(report: &Report, side: &Side) -> String {
         side: if *side == Side::Send { "send" } else { "recv" },
         code: report.code as u8,
         whole: report.code == ExitCode::Whole,
+        authenticated: report.protection.trusted,
+        cipher: report.protection.cipher,
+        session_code: report.protection.code.map(|code| code.to_string()),
         entries: report.entries,
         content_bytes: report.content_bytes,
         stream_bytes: report.stream_bytes,
@@ -120,6 +123,9 @@ struct ReportJson<'a> {
     side: &'static str,
     code: u8,
     whole: bool,
+    authenticated: bool,
+    cipher: Option<&'static str>,
+    session_code: Option<String>,
     entries: u64,
     content_bytes: u64,
     stream_bytes: u64,
@@ -434,7 +440,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::ids::Digest;
+    use crate::ids::{Digest, SessionCode};
+    use crate::report::Protection;
 
     fn sample() -> Report {
         let note = |kind, path: &[u8]| Note { kind, path: path.to_vec(), detail: "d\u{202e}".into() };
@@ -447,6 +454,11 @@ mod tests {
         Report {
             omitted,
             code: ExitCode::Partial,
+            protection: Protection {
+                trusted: false,
+                cipher: Some("AES-256-GCM"),
+                code: Some(SessionCode::of(&[7; 32])),
+            },
             entries: 2,
             content_bytes: 3,
             stream_bytes: 1 << 60,
@@ -491,7 +503,8 @@ mod tests {
         let read: Value = serde_json::from_str(&text).unwrap();
         let none = json!({ "losses": 0, "harmless": 0, "named": [] });
         let right = json!({
-            "side": "send", "code": 1, "whole": false, "entries": 2, "content_bytes": 3, "stream_bytes": 1u64 << 60,
+            "side": "send", "code": 1, "whole": false, "authenticated": false, "cipher": "AES-256-GCM",
+            "session_code": "7R1E-G3W0", "entries": 2, "content_bytes": 3, "stream_bytes": 1u64 << 60,
             "payload_bytes": 5,
             "elapsed_s": 4.2, "transfer_digest": "ab".repeat(32), "stream_digest": null, "empty_stdin": false,
             "limited_by": { "what": "links", "text": "link eth1, 100 % used", "share": 1.0, "links": ["eth1"] },

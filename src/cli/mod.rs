@@ -10,6 +10,7 @@ mod choose;
 mod events;
 mod exit;
 mod json;
+mod keys;
 mod limited;
 mod links;
 mod misuse;
@@ -24,6 +25,7 @@ mod values;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
 use std::process;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
@@ -35,6 +37,7 @@ use crate::report::{Event, Found, Rehearsed, Report};
 use crate::stats::{Phase, Stats};
 use args::{Form, Request, Verbosity};
 use choose::choose;
+use keys::KeyFile;
 use misuse::Misuse;
 use progress::{Progress, Screen};
 use render::Side;
@@ -49,16 +52,20 @@ pub fn main() -> process::ExitCode {
             out(&text);
             ExitCode::Whole
         }
-        Ok(Request::Send(options, verbosity, form)) => run(Side::Send, verbosity, form, |observer, stats, screen| {
-            let find = options.find.map(|find| {
-                let screen = screen.clone();
-                let choose = move |found: &[Found]| choose(found, find.code, &args, |question| screen.ask(question));
-                Find { choose: Arc::new(choose), ..find }
-            });
-            crate::send::run(SendOptions { observer, find, ..options }, stats)
-        }),
+        Ok(Request::Send(mut options, verbosity, form, key)) => {
+            run(Side::Send, verbosity, form, |observer, stats, screen| {
+                options.trust.key = key.load()?;
+                let find = options.find.map(|find| {
+                    let screen = screen.clone();
+                    let choose =
+                        move |found: &[Found]| choose(found, find.code, &args, |question| screen.ask(question));
+                    Find { choose: Arc::new(choose), ..find }
+                });
+                crate::send::run(SendOptions { observer, find, ..options }, stats)
+            })
+        }
         Ok(Request::Rehearse(options, verbosity, form)) => rehearse(&options, verbosity, form),
-        Ok(Request::Recv(options, verbosity, form)) => {
+        Ok(Request::Recv(mut options, verbosity, form, key)) => {
             let to_stdout = options.destination == Destination::Stdout;
             if to_stdout && io::stdout().is_terminal() {
                 let misuse = Misuse {
@@ -69,11 +76,13 @@ pub fn main() -> process::ExitCode {
             } else {
                 let side = Side::Recv(options.destination.clone());
                 run(side, verbosity, form, |observer, stats, _| {
+                    options.trust.key = key.load()?;
                     crate::recv::run(RecvOptions { observer, ..options }, stats)
                 })
             }
         }
-        Ok(Request::Links(options, size, form)) => look_at_links(&options, size, form),
+        Ok(Request::Links(options, size, form, key)) => look_at_links(options, size, form, &key),
+        Ok(Request::Keygen(file)) => keygen(file),
         Ok(Request::Verify(options, verbosity)) => verify(&options, verbosity),
         Err(misuse) => misused(&misuse, json),
     };
@@ -165,14 +174,19 @@ fn rehearse(options: &SendOptions, verbosity: Verbosity, form: Form) -> ExitCode
 }
 
 /// Show the links.
-fn look_at_links(options: &LinksOptions, size: Option<u64>, form: Form) -> ExitCode {
+fn look_at_links(mut options: LinksOptions, size: Option<u64>, form: Form, key: &KeyFile) -> ExitCode {
     let screen = Screen::new(Verbosity::Normal);
+    let time = options.time;
     let tell = |what: &str| {
         if form == Form::Text {
-            screen.say(&format!("measuring {} for {}", escape(what.as_bytes()), numbers::span(options.time)));
+            screen.say(&format!("measuring {} for {}", escape(what.as_bytes()), numbers::span(time)));
         }
     };
-    match crate::send::measure::run(options, &tell) {
+    let surveyed = key.load().and_then(|key| {
+        options.send.trust.key = key;
+        crate::send::measure::run(&options, &tell)
+    });
+    match surveyed {
         Ok(survey) => {
             match form {
                 Form::Text => out(&links::text(&survey, size)),
@@ -185,6 +199,19 @@ fn look_at_links(options: &LinksOptions, size: Option<u64>, form: Form) -> ExitC
             if form == Form::Json {
                 out(&json::failure(&e.to_string(), e.exit_code(), e.hint()));
             }
+            e.exit_code()
+        }
+    }
+}
+
+fn keygen(file: Option<PathBuf>) -> ExitCode {
+    match keys::generate(file) {
+        Ok(advice) => {
+            out(&advice);
+            ExitCode::Whole
+        }
+        Err(e) => {
+            err(&format!("blast: {}\n", render::failure(&e.to_string(), None, None)));
             e.exit_code()
         }
     }

@@ -380,10 +380,12 @@ mod tests {
     use super::*;
     use crate::error::Error;
     use crate::ids::Digest;
+    use crate::report::Protection;
 
     fn sample() -> Report {
         Report {
             code: ExitCode::Whole,
+            protection: Protection::default(),
             entries: 8_001,
             content_bytes: 2_000_000_000,
             stream_bytes: 2_004_000_000,

@@ -7,11 +7,11 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use super::values::{
-    BwlimitTyped, IdRules, Streams, allow, bind, bwlimit, code, compress, congestion, dscp, duration, id_rules, link,
-    size, streams, window,
+    BwlimitTyped, IdRules, Streams, allow, bind, bwlimit, code, compress, congestion, dscp, duration, from, id_rules,
+    link, size, streams, window,
 };
 use crate::ids::InstanceCode;
-use crate::options::{Allow, Bind, Compress, LinkSpec};
+use crate::options::{Allow, Bind, Compress, From, LinkSpec};
 
 const AFTER_HELP: &str = "\
 On one machine 'blast recv /restore', on the other 'blast send /data HOST'. A tree
@@ -24,7 +24,8 @@ Exit codes, the same on both sides:
   2  usage                                    6  verification failed
   3  refused                                  7  interrupted      (70  a bug)
 
-This version neither encrypts nor authenticates: use it on networks you trust.";
+Everything is encrypted. Make a key with 'blast keygen' and copy it to the other machine,
+and nobody else can send or receive; without one, compare the code that both sides show.";
 
 /// A command's help: these arguments between what clap puts there.
 macro_rules! help {
@@ -64,6 +65,9 @@ const LINKS_HELP: &str = help!(
 
 const VERIFY_HELP: &str = help!("  DIR  The directory that the manifest's paths are in");
 
+const KEYGEN_HELP: &str =
+    help!("  FILE  Where it goes; what is there is never replaced (default: ~/.config/blast/key)");
+
 /// Move a tree or a stream between two machines over every cable they share, verified.
 #[derive(Parser)]
 #[command(name = "blast", version, disable_help_subcommand = true, after_help = AFTER_HELP)]
@@ -86,6 +90,9 @@ pub enum Command {
     /// Read files again from the disk and compare them with a manifest, ours or b3sum's
     #[command(override_usage = "blast verify [OPTIONS] DIR --manifest FILE", help_template = VERIFY_HELP)]
     Verify(VerifyTyped),
+    /// Make a key, which both machines then need
+    #[command(override_usage = "blast keygen [FILE]", help_template = KEYGEN_HELP)]
+    Keygen(KeygenTyped),
 }
 
 #[derive(Args)]
@@ -170,6 +177,9 @@ pub struct RecvTyped {
     /// Do not answer 'blast send SRC... auto'; a sender must name this machine
     #[arg(long)]
     pub hidden: bool,
+    /// Take senders from this network too (default: this machine's own networks; with a key, any); repeat for more
+    #[arg(long = "from", value_name = "CIDR|any", value_parser = from)]
+    pub from: Vec<From>,
     /// Do not write zeros: in one file leave holes in their place, on a block device let the device zero itself there
     #[arg(long)]
     pub sparse: bool,
@@ -211,6 +221,26 @@ pub struct LinksTyped {
     /// Print one JSON object instead
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub trust: TrustTyped,
+}
+
+/// Who the other side must be.
+#[derive(Args)]
+pub struct TrustTyped {
+    /// Talk only to whoever has this key too, made by 'blast keygen'; none is without a key (default: BLAST_KEY_FILE, or
+    /// ~/.config/blast/key if it is there)
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
+    /// Do not encrypt; give it to both sides. Nobody can change anything unnoticed, but anybody on the way can read it
+    #[arg(long)]
+    pub no_encrypt: bool,
+}
+
+#[derive(Args)]
+pub struct KeygenTyped {
+    #[arg(hide = true, num_args = 0..)]
+    pub operands: Vec<OsString>,
 }
 
 #[derive(Args)]
@@ -230,6 +260,8 @@ pub struct VerifyTyped {
 
 #[derive(Args)]
 pub struct CommonTyped {
+    #[command(flatten)]
+    pub trust: TrustTyped,
     /// Give up when every link has been silent for this long: seconds, or 90s, 10m, 2h (default: 10m)
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub timeout: Option<Duration>,

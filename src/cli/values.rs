@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::ids::InstanceCode;
 use crate::limits;
-use crate::options::{Allow, Bind, Compress, IdRule, LinkSpec, MapFrom, MapTo};
+use crate::options::{Allow, Bind, Compress, From, IdRule, LinkSpec, MapFrom, MapTo};
 
 /// An IPv6 address, with a zone (`fe80::1%eth0`) or without.
 pub fn v6(text: &str) -> Option<&str> {
@@ -115,6 +115,26 @@ pub fn bind(text: &str) -> Result<(Bind, Option<u16>), String> {
 
 pub fn code(text: &str) -> Result<InstanceCode, String> {
     text.parse().map_err(|_| "not a code like 7KQ-4M2, which 'blast recv' shows".to_owned())
+}
+
+/// `any`, an address, or an address and how many bits of it count.
+pub fn from(text: &str) -> Result<From, String> {
+    if text == "any" {
+        return Ok(From::Any);
+    }
+    let wrong = || "neither any nor a network such as 10.1.0.0/16 or fd00::/8".to_owned();
+    let (ip, prefix) = match text.split_once('/') {
+        Some((ip, prefix)) => (ip, Some(prefix)),
+        None => (text, None),
+    };
+    let ip: IpAddr = ip.parse().map_err(|_| wrong())?;
+    let width = if ip.is_ipv4() { 32 } else { 128 };
+    let prefix = match prefix {
+        Some(digits) if digits.bytes().all(|b| b.is_ascii_digit()) => digits.parse().map_err(|_| wrong())?,
+        Some(_) => return Err(wrong()),
+        None => width,
+    };
+    if prefix > width { Err(wrong()) } else { Ok(From::Network(ip, prefix)) }
 }
 
 /// Words with commas between them.
@@ -292,6 +312,31 @@ pub fn dscp(text: &str) -> Result<u8, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn networks_are_an_address_and_how_many_bits_of_it_count() {
+        let network = |ip: &str, prefix| Ok(From::Network(ip.parse().expect("an address"), prefix));
+        assert_eq!(from("any"), Ok(From::Any));
+        assert_eq!(from("10.1.0.0/16"), network("10.1.0.0", 16));
+        assert_eq!(from("10.1.2.3"), network("10.1.2.3", 32));
+        assert_eq!(from("0.0.0.0/0"), network("0.0.0.0", 0));
+        assert_eq!(from("fd00::/8"), network("fd00::", 8));
+        assert_eq!(from("::1"), network("::1", 128));
+        for wrong in [
+            "",
+            "all",
+            "10.1/16",
+            "10.0.0.0/33",
+            "10.0.0.0/",
+            "10.0.0.0/+8",
+            "10.0.0.0/-1",
+            "::/129",
+            "h/8",
+            "1.2.3.4/8/8",
+        ] {
+            assert!(from(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn links_and_places_to_listen() {

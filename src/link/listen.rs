@@ -129,8 +129,9 @@ pub fn holder(port: u16) -> Option<String> {
 }
 
 /// Connections whose first message has not been heard or not been decided about, a bounded number in all and by address.
-/// Where there is no place the oldest that has said nothing yet gives up its own: who means us speaks at once, so that
-/// nobody who keeps places by silence, or opens one connection after the other, keeps it out.
+/// Where there is no place the oldest that has said nothing yet gives up its own, then the oldest that has begun to: who
+/// means us speaks at once, so that nobody who keeps places by silence, or opens one connection after the other, keeps it
+/// out.
 #[derive(Clone)]
 pub struct Pending {
     queue: Arc<Mutex<Queue>>,
@@ -146,8 +147,18 @@ struct Queue {
 struct Entry {
     number: u64,
     ip: IpAddr,
+    /// It has begun to speak as one of ours would.
+    begun: bool,
     /// Dropped, it tells the connection to go; none once its first message has been heard.
     stays: Option<oneshot::Sender<Infallible>>,
+}
+
+impl Queue {
+    /// The one that gives up its place.
+    fn oldest(&self, may: impl Fn(&Entry) -> bool) -> Option<usize> {
+        let of = |begun| self.entries.iter().position(|e| e.stays.is_some() && e.begun == begun && may(e));
+        of(false).or_else(|| of(true))
+    }
 }
 
 /// A place among the pending; given up when dropped.
@@ -177,20 +188,20 @@ impl Pending {
         let is_full = queue.entries.len() >= self.most;
         if beside >= limits::PENDING_PER_ADDRESS_MAX || is_full {
             let own_only = beside >= limits::PENDING_PER_ADDRESS_MAX;
-            let oldest = queue.entries.iter().position(|e| e.stays.is_some() && (!own_only || e.ip == ip))?;
+            let oldest = queue.oldest(|e| !own_only || e.ip == ip)?;
             queue.entries.remove(oldest);
         }
         let (stays, displaced) = oneshot::channel();
         let number = queue.next;
         queue.next += 1;
-        queue.entries.push_back(Entry { number, ip, stays: Some(stays) });
+        queue.entries.push_back(Entry { number, ip, begun: false, stays: Some(stays) });
         Some(PendingPlace { pending: self.clone(), number, displaced })
     }
 
     /// Let the oldest that has said nothing go.
     pub fn displace_one(&self) {
         let mut queue = self.queue.lock().expect("no thread panics while it holds this lock");
-        if let Some(oldest) = queue.entries.iter().position(|e| e.stays.is_some()) {
+        if let Some(oldest) = queue.oldest(|_| true) {
             queue.entries.remove(oldest);
         }
     }
@@ -200,6 +211,17 @@ impl PendingPlace {
     /// Once another has this place.
     pub async fn displaced(&mut self) {
         let _ = (&mut self.displaced).await;
+    }
+
+    /// What to call once it has begun to speak as one of ours: others give up their places before it.
+    pub fn begun(&self) -> impl FnOnce() + use<> {
+        let (pending, number) = (self.pending.clone(), self.number);
+        move || {
+            let mut queue = pending.queue.lock().expect("no thread panics while it holds this lock");
+            if let Some(entry) = queue.entries.iter_mut().find(|e| e.number == number) {
+                entry.begun = true;
+            }
+        }
     }
 
     /// The first message has been heard: the place is kept until it has been decided about.
@@ -278,6 +300,21 @@ mod tests {
         assert!(pending.enter(ip(1)).is_none(), "who has been heard is not displaced");
         drop((other, places, more));
         assert!(pending.queue.lock().unwrap().entries.is_empty());
+    }
+
+    #[test]
+    fn who_has_begun_to_speak_is_displaced_only_by_more_who_have() {
+        let pending = Pending::default();
+        let mut speaking = pending.enter(ip(1)).unwrap();
+        speaking.begun()();
+        let silent: Vec<_> = (0..20).map(|_| pending.enter(ip(1)).unwrap()).collect();
+        assert!(!speaking.is_displaced());
+        drop(silent);
+        let more: Vec<_> = (0..limits::PENDING_PER_ADDRESS_MAX).map(|_| pending.enter(ip(1)).unwrap()).collect();
+        assert!(!speaking.is_displaced(), "one of the silent went");
+        more.iter().for_each(|place| place.begun()());
+        let _newest = pending.enter(ip(1)).unwrap();
+        assert!(speaking.is_displaced(), "the oldest went");
     }
 
     #[test]

@@ -10,7 +10,9 @@
 //! | [`announce`] | finding a receiver that waits, and answering as one |
 //! | [`dial`] | a name to a first connection; one place to dial after the other, again after a loss |
 //! | [`listen`] | the listening socket, and who may be waiting in its handshake |
-//! | [`handshake`] | Hello and Welcome, Join and Joined, before frames begin |
+//! | [`handshake`] | single messages before frames begin: Join and Joined, Refuse |
+//! | [`tls`] | TLS around the first connection's two messages |
+//! | [`greet`] | these two, Hello and Welcome: who the other end is, and the session's secret |
 //! | [`proof`] | whether a link leaves by its interface |
 //! | [`read`], [`mod@write`] | frames off and onto a connection |
 //! | `mtu` | large packets that do not get through |
@@ -29,6 +31,7 @@ pub mod by_hand;
 pub mod cables;
 pub mod dial;
 pub mod discover;
+pub mod greet;
 pub mod handshake;
 pub mod interfaces;
 pub mod listen;
@@ -42,6 +45,7 @@ pub mod send_link;
 pub mod send_session;
 pub mod socket;
 pub mod throttle;
+pub mod tls;
 pub mod watch;
 pub mod write;
 

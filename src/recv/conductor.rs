@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::abort;
-use super::door::{BUSY, Caller, Door, NO_SESSION, Place, advertised, place, turn_away};
+use super::door::{BUSY, Caller, Door, NO_SESSION, Place, Wish, advertised, place, turn_away};
 use super::read_back;
 use super::stages::Stages;
 use crate::error::{Error, ExitCode, escape_words};
@@ -25,7 +25,7 @@ use crate::link::recv_session::RecvSession;
 use crate::link::watch::{self, Interrupts, Watch};
 use crate::link::{Ended, LinkEvent, describe_io, dial, discover, handshake};
 use crate::options::RecvOptions;
-use crate::report::{Event, ManifestReport, Notes, Omitted, Report};
+use crate::report::{Event, ManifestReport, Notes, Omitted, Protection, Report};
 use crate::sink::{Recorder, Sink, SinkEnd};
 use crate::stats::{Phase, Stage};
 use crate::wire::{Address, Commit, Control, Finish, FrameKeys, Handshake, Layout};
@@ -44,6 +44,7 @@ pub(super) struct Conductor<'a> {
     /// What is known of each connection.
     pub(super) peers: Vec<Peer>,
     pub(super) finish: Option<Finish>,
+    pub(super) protection: Protection,
     /// Nothing is kept, and anybody else who comes is more important.
     pub(super) measuring: bool,
     /// Who knows what the files should be that are read back in the end.
@@ -159,7 +160,7 @@ impl Conductor<'_> {
                     }
                 }
                 caller = door.next() => {
-                    if self.measuring && matches!(caller.message, Handshake::Hello { .. }) {
+                    if self.measuring && matches!(caller.wish, Wish::Begin(_)) {
                         door.waiting = Some(caller);
                         return Err(Error::Interrupted("another sender came".into()));
                     }
@@ -290,7 +291,7 @@ impl Conductor<'_> {
                     drop(self.count(event));
                 }
                 caller = door.next() => {
-                    let is_ours = matches!(&caller.message, Handshake::Join { session, .. } if *session == self.session.session);
+                    let is_ours = matches!(&caller.wish, Wish::Join { session, .. } if *session == self.session.session);
                     turn_away(caller, error.exit_code(), &error.reason());
                     if is_ours {
                         // the answer is small; a moment for it, then this process may end
@@ -330,8 +331,8 @@ impl Conductor<'_> {
 
     /// Decide about a caller once the session runs.
     fn admit(&mut self, caller: Caller) {
-        match caller.message {
-            Handshake::Join { session, link, nonce } if session == self.session.session => {
+        match caller.wish {
+            Wish::Join { session, link, nonce } if session == self.session.session => {
                 let ip = discover::canonical(caller.peer.ip());
                 let strikes = self.damaged.get(&ip).copied().unwrap_or(0);
                 if strikes >= limits::CORRUPT_IN_A_ROW_MAX {
@@ -352,8 +353,8 @@ impl Conductor<'_> {
                 let keys = self.session.keys.listener(link, [nonce, own]);
                 self.start_link(link, caller.stream, keys, caller.peer, place, Some(joined));
             }
-            Handshake::Join { .. } => turn_away(caller, ExitCode::Network, NO_SESSION),
-            _ => turn_away(caller, ExitCode::Refused, BUSY),
+            Wish::Join { .. } => turn_away(caller, ExitCode::Network, NO_SESSION),
+            Wish::Begin(_) => turn_away(caller, ExitCode::Refused, BUSY),
         }
     }
 
@@ -468,6 +469,7 @@ impl Conductor<'_> {
         source_notes.harmless = source_notes.harmless.saturating_add(finish.unnamed.1);
         Report {
             omitted: Omitted::default(),
+            protection: self.protection,
             code: source_notes
                 .exit_code()
                 .max(end.notes.exit_code())

@@ -1,24 +1,25 @@
 //! Where senders knock: the address they are given, the first message of each connection, and how one is turned away.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
+use super::policy::{Policy, Strangers};
 use crate::error::{Error, ExitCode, escape};
-use crate::ids::{InstanceId, SessionId};
+use crate::ids::{InstanceId, LinkId, SessionId};
 use crate::limits;
 use crate::link::announce::{Announcer, Waiting};
 use crate::link::cables::Cables;
+use crate::link::greet::{self, Guest};
 use crate::link::handshake::{self, HandshakeError};
 use crate::link::listen::{self, Pending, PendingPlace};
-use crate::link::{describe_io, discover, interfaces, socket};
-use crate::options::{Bind, Observer, RecvOptions};
+use crate::link::{describe_io, discover, interfaces, socket, tls};
+use crate::options::{Bind, RecvOptions};
 use crate::report::Event;
 use crate::wire::{self, Address, Handshake, Offer, SessionKeys, TagKey, WireError};
 
@@ -26,8 +27,35 @@ use crate::wire::{self, Address, Handshake, Offer, SessionKeys, TagKey, WireErro
 pub(super) struct Caller {
     pub(super) stream: TcpStream,
     pub(super) peer: SocketAddr,
-    pub(super) message: Handshake,
+    pub(super) wish: Wish,
     pub(super) place: PendingPlace,
+}
+
+/// What a caller wants.
+pub(super) enum Wish {
+    /// Begin a session; it may.
+    Begin(Box<Guest>),
+    /// Join one.
+    Join { session: SessionId, link: LinkId, nonce: [u8; 16] },
+}
+
+/// What whoever hears a first message needs to know.
+pub(super) struct Porter {
+    pub(super) policy: Policy,
+    pub(super) strangers: Strangers,
+    /// Somebody has been agreed with and is served to the end: nobody else is.
+    pub(super) busy: Cell<bool>,
+    /// Whose links may join: the session that is under way, if there is one.
+    pub(super) session: RefCell<Option<Served>>,
+}
+
+type Served = (SessionId, Arc<SessionKeys>);
+
+impl Porter {
+    fn joins(&self, session: SessionId) -> Option<TagKey> {
+        let current = self.session.borrow();
+        current.as_ref().filter(|(current, _)| *current == session).map(|(_, keys)| keys.joins())
+    }
 }
 
 pub(super) fn cannot_listen(options: &RecvOptions, error: &std::io::Error) -> Error {
@@ -157,46 +185,13 @@ pub(super) async fn announced(announcer: Option<&mut Announcer>) -> Infallible {
     }
 }
 
-/// Who was turned away without having been understood: the first few by name, then how many whenever that is ten times
-/// what it was, so that neither a scan of the port nor a flood fills a log.
-#[derive(Clone)]
-pub(super) struct Strangers {
-    count: Arc<AtomicU64>,
-    observer: Observer,
-}
-
-impl Strangers {
-    pub(super) fn seen_by(observer: &Observer) -> Strangers {
-        Strangers { count: Arc::default(), observer: observer.clone() }
-    }
-
-    fn turned_away(&self, peer: SocketAddr, why: &str) {
-        let count = self.count.fetch_add(1, Relaxed) + 1;
-        let peer = peer_name(peer);
-        if !is_worth_a_line(count) {
-            return;
-        }
-        (self.observer)(Event::Warning(if count <= limits::STRANGERS_NAMED {
-            format!("turned away {peer}: {why}")
-        } else {
-            format!("turned away {count} connections that were not blast's, the last from {peer}")
-        }));
-    }
-}
-
-/// Whether to say that a stranger has done something for the so-manieth time.
-pub(super) fn is_worth_a_line(count: u64) -> bool {
-    count <= limits::STRANGERS_NAMED || count.checked_ilog10().is_some_and(|digits| 10_u64.pow(digits) == count)
-}
-
 /// Accept connections and hear each one's first message, a bounded number at a time. What nobody of ours has sent costs a
 /// few system calls: neither a thread nor a file.
 pub(super) async fn answer_the_door(
     listener: TcpListener,
     pending: Pending,
     callers: UnboundedSender<Caller>,
-    strangers: Strangers,
-    keyring: Keyring,
+    porter: Rc<Porter>,
 ) {
     loop {
         match listener.accept().await {
@@ -204,10 +199,10 @@ pub(super) async fn answer_the_door(
                 let peer = discover::plain(peer);
                 match pending.enter(peer.ip()) {
                     Some(place) => {
-                        let (callers, strangers, keyring) = (callers.clone(), strangers.clone(), keyring.clone());
-                        tokio::task::spawn_local(hear_first(stream, peer, place, callers, strangers, keyring));
+                        let (callers, porter) = (callers.clone(), porter.clone());
+                        tokio::task::spawn_local(hear_first(stream, peer, place, callers, porter));
                     }
-                    None => turn_stranger_away(&stream, peer, "too many wait for an answer", &strangers),
+                    None => turn_stranger_away(&stream, peer, "too many wait for an answer", &porter),
                 }
             }
             // a connection that died in the queue
@@ -248,58 +243,90 @@ async fn hear_first(
     peer: SocketAddr,
     mut place: PendingPlace,
     callers: UnboundedSender<Caller>,
-    strangers: Strangers,
-    keyring: Keyring,
+    porter: Rc<Porter>,
 ) {
+    let begun = place.begun();
+    let wish = first_wish(&mut stream, peer, begun, &porter);
     let heard = tokio::select! {
         biased;
-        heard = handshake::hear(&mut stream, |session| keyring.joins(session)) => heard,
+        heard = handshake::within(limits::HANDSHAKE_TIMEOUT, wish) => heard,
         () = place.displaced() => {
-            return turn_stranger_away(&stream, peer, "it said nothing while others came", &strangers);
+            return turn_stranger_away(&stream, peer, "it said nothing while others came", &porter);
         }
     };
     match heard {
-        Ok(message) => {
+        Ok(wish) => {
             place.heard();
             let _ = socket::prepare(&stream);
-            let _ = callers.send(Caller { stream, peer, message, place });
+            let _ = callers.send(Caller { stream, peer, wish, place });
         }
-        Err(HandshakeError::Wire(e @ (WireError::Version { .. } | WireError::NoSession))) => {
-            let (code, reason) = match e {
-                // a link of a session that has ended is no stranger's
-                WireError::NoSession => (ExitCode::Network, NO_SESSION.to_owned()),
-                e => {
-                    strangers.turned_away(peer, &e.to_string());
-                    (ExitCode::Refused, e.to_string())
-                }
-            };
-            let refusal = Handshake::Refuse { code, reason };
-            tokio::select! {
-                _ = handshake::say(&mut stream, &refusal, &wire::PUBLISHED_KEY) => {}
-                () = place.displaced() => {}
-            }
-        }
-        Err(error) => turn_stranger_away(&stream, peer, &error.to_string(), &strangers),
+        // they have been told
+        Err(HandshakeError::Distrust(why)) => porter.strangers.refused(peer, &why),
+        Err(HandshakeError::Wire(e @ WireError::Version { .. })) => porter.strangers.turned_away(peer, &e.to_string()),
+        // a link of a session that has ended is no stranger's
+        Err(HandshakeError::Wire(WireError::NoSession)) => {}
+        Err(error) => turn_stranger_away(&stream, peer, &error.to_string(), &porter),
     }
+}
+
+/// The first message: Join in plain, or Hello in TLS. Whoever is one of ours and not welcome has been told why.
+async fn first_wish(
+    stream: &mut TcpStream,
+    peer: SocketAddr,
+    begun: impl FnOnce(),
+    porter: &Porter,
+) -> Result<Wish, HandshakeError> {
+    let mut first = [0];
+    if stream.peek(&mut first).await? == 1 && first[0] == tls::FIRST_BYTE {
+        let knock = match tls::hear(stream).await {
+            Err(HandshakeError::Wire(e @ WireError::Version { .. })) => return Err(other_version(stream, e).await),
+            knock => knock?,
+        };
+        begun();
+        // before anything is computed for it
+        if porter.busy.get() {
+            return Err(plainly(stream, BUSY.to_owned()).await);
+        }
+        if let Err(why) = porter.policy.admits(peer.ip()) {
+            return Err(plainly(stream, why).await);
+        }
+        return Ok(Wish::Begin(Box::new(greet::hear(stream, knock, &porter.policy.trust).await?)));
+    }
+    match handshake::hear_rest(stream, &[], |session| porter.joins(session)).await {
+        Ok(Handshake::Join { session, link, nonce }) => Ok(Wish::Join { session, link, nonce }),
+        Ok(Handshake::Hello { .. }) => {
+            Err(plainly(stream, "the sender does not encrypt its greeting".to_owned()).await)
+        }
+        Ok(_) => Err(HandshakeError::Not("a first message")),
+        Err(HandshakeError::Wire(e @ WireError::Version { .. })) => Err(other_version(stream, e).await),
+        Err(HandshakeError::Wire(WireError::NoSession)) => {
+            say_plainly(stream, ExitCode::Network, NO_SESSION).await;
+            Err(WireError::NoSession.into())
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Refuse outside of TLS, in words that every version understands.
+async fn plainly(stream: &mut TcpStream, reason: String) -> HandshakeError {
+    say_plainly(stream, ExitCode::Refused, &reason).await;
+    HandshakeError::Distrust(reason)
+}
+
+async fn other_version(stream: &mut TcpStream, error: WireError) -> HandshakeError {
+    say_plainly(stream, ExitCode::Refused, &error.to_string()).await;
+    error.into()
+}
+
+async fn say_plainly(stream: &mut TcpStream, code: ExitCode, reason: &str) {
+    let refusal = Handshake::Refuse { code, reason: reason.to_owned() };
+    let _ = handshake::say(stream, &refusal, &wire::PUBLISHED_KEY).await;
 }
 
 /// Close so that nothing is left of the connection, not even in the kernel.
-fn turn_stranger_away(stream: &TcpStream, peer: SocketAddr, why: &str, strangers: &Strangers) {
+fn turn_stranger_away(stream: &TcpStream, peer: SocketAddr, why: &str, porter: &Porter) {
     socket::discard(stream);
-    strangers.turned_away(peer, why);
-}
-
-/// Whose links may join: the session that is under way, if there is one.
-#[derive(Clone, Default)]
-pub(super) struct Keyring(Rc<RefCell<Option<Served>>>);
-
-type Served = (SessionId, Arc<SessionKeys>);
-
-impl Keyring {
-    fn joins(&self, session: SessionId) -> Option<TagKey> {
-        let current = self.0.borrow();
-        current.as_ref().filter(|(current, _)| *current == session).map(|(_, keys)| keys.joins())
-    }
+    porter.strangers.turned_away(peer, why);
 }
 
 /// Where callers come from.
@@ -308,15 +335,15 @@ pub(super) struct Door {
     pub(super) callers: UnboundedReceiver<Caller>,
     /// One for whom another session ended.
     pub(super) waiting: Option<Caller>,
+    pub(super) porter: Rc<Porter>,
     /// Our interfaces.
     pub(super) cables: Arc<Cables>,
-    pub(super) keyring: Keyring,
 }
 
 impl Door {
     /// From now on links may join this session, or none.
     pub(super) fn serve(&self, session: Option<Served>) {
-        *self.keyring.0.borrow_mut() = session;
+        *self.porter.session.borrow_mut() = session;
     }
 
     /// The next caller.
@@ -335,14 +362,14 @@ impl Door {
                 (None, Some(_)) => self.callers.try_recv(),
             };
             let Ok(caller) = next else { return chosen.expect("only then is nobody waited for") };
-            match (&caller.message, &chosen) {
-                (Handshake::Hello { offer, .. }, None | Some((_, Offer::Measure))) => {
-                    let offer = offer.clone();
+            match (&caller.wish, &chosen) {
+                (Wish::Begin(guest), None | Some((_, Offer::Measure))) => {
+                    let offer = guest.offer.clone();
                     if let Some((displaced, _)) = chosen.replace((caller, offer)) {
                         turn_away(displaced, ExitCode::Refused, "another sender came");
                     }
                 }
-                (Handshake::Hello { .. }, Some(_)) => turn_away(caller, ExitCode::Refused, BUSY),
+                (Wish::Begin(_), Some(_)) => turn_away(caller, ExitCode::Refused, BUSY),
                 _ => turn_away(caller, ExitCode::Network, NO_SESSION),
             }
         }
@@ -355,15 +382,17 @@ pub(super) const NO_SESSION: &str = "no such session: the receiver was started a
 /// What everybody else is told while a sender is served.
 pub(super) const BUSY: &str = "the receiver is busy with another sender";
 
-pub(super) async fn refuse(stream: &mut TcpStream, error: &Error) {
-    let refusal = Handshake::Refuse { code: error.exit_code(), reason: error.reason() };
-    let _ = handshake::say(stream, &refusal, &wire::PUBLISHED_KEY).await;
-}
-
-pub(super) fn turn_away(mut caller: Caller, code: ExitCode, reason: &str) {
+pub(super) fn turn_away(caller: Caller, code: ExitCode, reason: &str) {
     let reason = reason.to_owned();
     tokio::task::spawn_local(async move {
-        let refusal = Handshake::Refuse { code, reason };
-        let _ = handshake::say(&mut caller.stream, &refusal, &wire::PUBLISHED_KEY).await;
+        let Caller { mut stream, wish, place, .. } = caller;
+        match wish {
+            Wish::Begin(guest) => drop(guest.refuse(&mut stream, code, &reason).await),
+            Wish::Join { .. } => {
+                let refusal = Handshake::Refuse { code, reason };
+                let _ = handshake::say(&mut stream, &refusal, &wire::PUBLISHED_KEY).await;
+            }
+        }
+        drop(place);
     });
 }

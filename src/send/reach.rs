@@ -1,7 +1,6 @@
 //! Reaching the receiver and agreeing with it: the first connection, Hello and Welcome.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 
 use tokio::net::TcpStream;
 use tokio::task::spawn_blocking;
@@ -11,12 +10,13 @@ use crate::error::{Error, ExitCode, escape, escape_words};
 use crate::ids::SessionId;
 use crate::limits;
 use crate::link::discover::{self, Candidate};
-use crate::link::handshake::{self, HandshakeError};
+use crate::link::greet::{self, Agreement, Dialer};
+use crate::link::handshake::HandshakeError;
 use crate::link::socket::Route;
 use crate::link::{announce, by_hand, describe_io, dial};
 use crate::options::{Bwlimit, Find, LinkSpec, SendOptions};
 use crate::report::Found;
-use crate::wire::{Address, Handshake, Layout, Offer, PUBLISHED_KEY, SessionKeys, WireError};
+use crate::wire::{Address, Layout, Offer, WireError};
 
 /// The first connection, after Welcome.
 pub(super) struct Agreed {
@@ -32,7 +32,8 @@ pub(super) struct Agreed {
     pub(super) owner_names: bool,
     pub(super) window_chunks: u32,
     pub(super) addresses: Vec<Address>,
-    pub(super) keys: Arc<SessionKeys>,
+    /// Who the receiver is, and the session's keys.
+    pub(super) agreement: Agreement,
 }
 
 impl Agreed {
@@ -54,6 +55,7 @@ pub(super) async fn agree(options: &SendOptions, session: SessionId, offer: Offe
             (format!("{} ({})", escape(&found.host), found.addrs[0]), Some(found.addrs))
         }
     };
+    let dialer = dialer()?;
     let deadline = Instant::now() + limits::REFUSED_RETRY;
     let (stream, route, control_only) = loop {
         match reach(options, found.as_deref()).await {
@@ -67,7 +69,7 @@ pub(super) async fn agree(options: &SendOptions, session: SessionId, offer: Offe
         }
     };
     let candidate = |stream: &TcpStream| Ok(first_candidate(stream.local_addr()?, stream.peer_addr()?, route));
-    greet(stream, session, offer, &target, control_only, candidate).await
+    greet(dialer, stream, options, session, offer, &target, control_only, candidate).await
 }
 
 /// Agree with the receiver over this link, and no other.
@@ -77,60 +79,57 @@ pub(super) async fn agree_over(
     session: SessionId,
     offer: Offer,
 ) -> Result<Agreed, Error> {
+    let dialer = dialer()?;
     let reached = dial::first_of(link.routes.clone(), &options.sockets).await;
     let (stream, route) = reached.map_err(|unreached| Error::Network(unreached.reasons()))?;
     // the one that answered: there is no time for the others
     let candidate = |_: &TcpStream| Ok(Candidate { name: link.name.clone(), routes: vec![route] });
     let target = format!("{}:{}", escape(options.host.as_bytes()), options.port);
-    let agreed = greet(stream, session, offer, &target, false, candidate).await?;
+    let agreed = greet(dialer, stream, options, session, offer, &target, false, candidate).await?;
     Ok(Agreed { alone: true, ..agreed })
 }
 
-const NO_WELCOME: &str = "its answer to Hello was not Welcome";
+fn dialer() -> Result<Dialer, Error> {
+    Dialer::new().map_err(|e| Error::Bug(format!("cannot begin TLS: {e}")))
+}
 
 /// Hello and Welcome.
+#[expect(clippy::too_many_arguments, reason = "what both callers have found out")]
 async fn greet(
+    dialer: Dialer,
     mut stream: TcpStream,
+    options: &SendOptions,
     session: SessionId,
     offer: Offer,
     target: &str,
     control_only: bool,
     candidate: impl FnOnce(&TcpStream) -> std::io::Result<Candidate>,
 ) -> Result<Agreed, Error> {
-    let lost = |e: HandshakeError| match e {
-        HandshakeError::Wire(e @ WireError::Version { .. }) => Error::Refused(format!("{target}: {e}")),
-        HandshakeError::Wire(WireError::NoSession) => {
-            Error::Network(format!("no agreement with {target}: {NO_WELCOME}"))
+    let refused = |e: HandshakeError| match e {
+        HandshakeError::Refused { code: ExitCode::Refused, reason } => {
+            Error::Refused(format!("by {target}: {}", escape_words(&reason)))
+        }
+        HandshakeError::Refused { code, reason } => Error::Peer { code, reason: escape_words(&reason) },
+        e @ (HandshakeError::Distrust(_) | HandshakeError::Wire(WireError::Version { .. })) => {
+            Error::Refused(format!("{target}: {e}"))
         }
         e => Error::Network(format!("no agreement with {target}: {e}")),
     };
-    handshake::say(&mut stream, &Handshake::Hello { session, offer }, &PUBLISHED_KEY).await.map_err(lost)?;
-    let answer = handshake::hear(&mut stream, |_| None).await.map_err(lost)?;
-    match answer {
-        Handshake::Welcome { session: theirs, layout, owner_names, window_chunks, addresses } if theirs == session => {
-            let peer = stream.peer_addr().map_err(|e| lost(e.into()))?;
-            Ok(Agreed {
-                candidate: candidate(&stream).map_err(|e| lost(e.into()))?,
-                stream,
-                peer,
-                control_only,
-                alone: false,
-                layout,
-                owner_names,
-                window_chunks,
-                addresses,
-                keys: Arc::new(SessionKeys::published()),
-            })
-        }
-        Handshake::Refuse { code, reason } => {
-            let reason = escape_words(&reason);
-            Err(match code {
-                ExitCode::Refused => Error::Refused(format!("by {target}: {reason}")),
-                code => Error::Peer { code, reason },
-            })
-        }
-        _ => Err(Error::Network(format!("no agreement with {target}: {NO_WELCOME}"))),
-    }
+    let (welcomed, agreement) =
+        greet::dial(dialer, &mut stream, &options.trust, session, offer).await.map_err(refused)?;
+    let peer = stream.peer_addr().map_err(|e| refused(e.into()))?;
+    Ok(Agreed {
+        candidate: candidate(&stream).map_err(|e| refused(e.into()))?,
+        stream,
+        peer,
+        control_only,
+        alone: false,
+        layout: welcomed.layout,
+        owner_names: welcomed.owner_names,
+        window_chunks: welcomed.window_chunks,
+        addresses: welcomed.addresses,
+        agreement,
+    })
 }
 
 /// Find the receivers that wait, and let the one that is meant be chosen.

@@ -2,7 +2,7 @@
 
 use super::address::{self, Address};
 use super::codec::{self, Fields, bounded};
-use super::{MAGIC, PUBLISHED_KEY, TagKey, VERSION, WireError};
+use super::{Cipher, MAGIC, PUBLISHED_KEY, TagKey, VERSION, WireError};
 use crate::error::ExitCode;
 use crate::ids::{LinkId, SessionId};
 use crate::limits::{HANDSHAKE_MAX, NAME_LEN_MAX, REASON_MAX, WINDOW_MAX};
@@ -27,7 +27,16 @@ const OFFER_DEVICE: u8 = 5;
 const LAYOUT_ARCHIVE: u8 = 1;
 const LAYOUT_RAW: u8 = 2;
 
-const _: () = assert!(16 + 8 + address::ADDRESSES_MAX * address::ADDRESS_LEN + 2 <= HANDSHAKE_MAX);
+const FLAG_KEYED: u8 = 1;
+const FLAG_OWNER_NAMES: u8 = 1 << 1;
+const FLAG_PLAIN: u8 = 1 << 1;
+const FLAG_AES: u8 = 1 << 2;
+
+const CIPHER_NONE: u8 = 0;
+const CIPHER_AES: u8 = 1;
+const CIPHER_CHACHA: u8 = 2;
+
+const _: () = assert!(16 + 8 + 32 + address::ADDRESSES_MAX * address::ADDRESS_LEN + 2 <= HANDSHAKE_MAX);
 const _: () = assert!(HANDSHAKE_MAX <= u16::MAX as usize);
 
 /// What the sender has to offer.
@@ -68,6 +77,19 @@ pub enum Layout {
     Raw,
 }
 
+/// What a dialer brings to the first connection beside its offer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Terms {
+    /// Behind the commitment that it made before, see [`super::trust::commitment`].
+    pub nonce: [u8; 32],
+    /// That it has a key; nothing if it has none.
+    pub proof: Option<[u8; 32]>,
+    /// It wants no encryption.
+    pub plain: bool,
+    /// Its CPU has instructions for AES.
+    pub aes: bool,
+}
+
 /// Handshake messages, before frames begin.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Handshake {
@@ -75,6 +97,8 @@ pub enum Handshake {
     Hello {
         /// The session that begins.
         session: SessionId,
+        /// What it proves and wants.
+        terms: Terms,
         /// What will be sent.
         offer: Offer,
     },
@@ -86,6 +110,10 @@ pub enum Handshake {
         layout: Layout,
         /// Whether the names of owners and groups shall be in the archive.
         owner_names: bool,
+        /// What chunks and control frames are sealed with, if they are.
+        cipher: Option<Cipher>,
+        /// That it has the key, which the dialer has proved to have; nothing if there is none.
+        proof: Option<[u8; 32]>,
         /// Chunks the receiver holds at most; 1 to [`WINDOW_MAX`].
         window_chunks: u32,
         /// Where it can be reached; at most [`super::ADDRESSES_MAX`].
@@ -233,6 +261,17 @@ pub fn decode_handshake(
     }
 }
 
+/// A whole message that is neither Join nor Joined.
+pub fn decode_message(bytes: &[u8]) -> Result<Handshake, WireError> {
+    let fields = Fields::of("handshake message", bytes);
+    let (prefix, rest) = bytes.split_first_chunk().ok_or_else(|| fields.malformed("it ends early"))?;
+    let prefix = decode_handshake_prefix(prefix)?;
+    if rest.len() != prefix.rest_len() {
+        return Err(fields.malformed("it has another length than it says"));
+    }
+    decode_handshake(&prefix, rest, |_| None)
+}
+
 fn kind(message: &Handshake) -> u8 {
     match message {
         Handshake::Hello { .. } => KIND_HELLO,
@@ -245,8 +284,13 @@ fn kind(message: &Handshake) -> u8 {
 
 fn put_body(message: &Handshake, out: &mut Vec<u8>) {
     match message {
-        Handshake::Hello { session, offer } => {
+        Handshake::Hello { session, terms, offer } => {
             out.extend_from_slice(&session.0);
+            out.extend_from_slice(&terms.nonce);
+            let flag = |is: bool, flag: u8| if is { flag } else { 0 };
+            let keyed = flag(terms.proof.is_some(), FLAG_KEYED);
+            out.push(keyed | flag(terms.plain, FLAG_PLAIN) | flag(terms.aes, FLAG_AES));
+            out.extend_from_slice(&terms.proof.unwrap_or_default());
             match offer {
                 Offer::Tree { sources } => {
                     out.push(OFFER_TREE);
@@ -258,14 +302,22 @@ fn put_body(message: &Handshake, out: &mut Vec<u8>) {
                 Offer::Measure => out.push(OFFER_MEASURE),
             }
         }
-        Handshake::Welcome { session, layout, owner_names, window_chunks, addresses } => {
+        Handshake::Welcome { session, layout, owner_names, cipher, proof, window_chunks, addresses } => {
             out.extend_from_slice(&session.0);
             let layout = match layout {
                 Layout::Archive => LAYOUT_ARCHIVE,
                 Layout::Raw => LAYOUT_RAW,
             };
-            out.extend_from_slice(&[layout, u8::from(*owner_names), 0, 0]);
+            let cipher = match cipher {
+                None => CIPHER_NONE,
+                Some(Cipher::Aes256Gcm) => CIPHER_AES,
+                Some(Cipher::ChaCha20Poly1305) => CIPHER_CHACHA,
+            };
+            let keyed = if proof.is_some() { FLAG_KEYED } else { 0 };
+            let flags = keyed | if *owner_names { FLAG_OWNER_NAMES } else { 0 };
+            out.extend_from_slice(&[layout, cipher, flags, 0]);
             out.extend_from_slice(&window_chunks.to_le_bytes());
+            out.extend_from_slice(&proof.unwrap_or_default());
             address::put_addresses(addresses, out);
         }
         Handshake::Join { session, link, nonce } => put_join(session, *link, nonce, out),
@@ -290,6 +342,13 @@ fn put_named(kind: u8, name: &[u8], size: u64, out: &mut Vec<u8>) {
 fn hello(body: &[u8]) -> Result<Handshake, WireError> {
     let mut fields = Fields::of("Hello", body);
     let session = SessionId(fields.array()?);
+    let nonce = fields.array()?;
+    let flags = fields.u8()?;
+    if flags & !(FLAG_KEYED | FLAG_PLAIN | FLAG_AES) != 0 {
+        return Err(WireError::Reserved("Hello"));
+    }
+    let proof = proof(&mut fields, flags & FLAG_KEYED != 0)?;
+    let terms = Terms { nonce, proof, plain: flags & FLAG_PLAIN != 0, aes: flags & FLAG_AES != 0 };
     let offer = match fields.u8()? {
         OFFER_TREE => Offer::Tree { sources: fields.u32()? },
         kind @ (OFFER_FILE | OFFER_DEVICE) => {
@@ -306,7 +365,7 @@ fn hello(body: &[u8]) -> Result<Handshake, WireError> {
         kind => return Err(WireError::Kind { what: "offer", kind }),
     };
     fields.end()?;
-    Ok(Handshake::Hello { session, offer })
+    Ok(Handshake::Hello { session, terms, offer })
 }
 
 fn welcome(body: &[u8]) -> Result<Handshake, WireError> {
@@ -317,19 +376,31 @@ fn welcome(body: &[u8]) -> Result<Handshake, WireError> {
         LAYOUT_RAW => Layout::Raw,
         kind => return Err(WireError::Kind { what: "layout", kind }),
     };
-    let owner_names = match fields.u8()? {
-        0 => false,
-        1 => true,
-        kind => return Err(WireError::Kind { what: "wish for owners' names", kind }),
+    let cipher = match fields.u8()? {
+        CIPHER_NONE => None,
+        CIPHER_AES => Some(Cipher::Aes256Gcm),
+        CIPHER_CHACHA => Some(Cipher::ChaCha20Poly1305),
+        kind => return Err(WireError::Kind { what: "cipher", kind }),
     };
-    fields.zeros::<2>()?;
+    let flags = fields.u8()?;
+    if flags & !(FLAG_KEYED | FLAG_OWNER_NAMES) != 0 {
+        return Err(WireError::Reserved("Welcome"));
+    }
+    let owner_names = flags & FLAG_OWNER_NAMES != 0;
+    fields.zeros::<1>()?;
     let window_chunks = fields.u32()?;
     if !(1..=WINDOW_MAX).contains(&window_chunks) {
         return Err(fields.malformed("an impossible window"));
     }
+    let proof = proof(&mut fields, flags & FLAG_KEYED != 0)?;
     let addresses = address::addresses(&mut fields)?;
     fields.end()?;
-    Ok(Handshake::Welcome { session, layout, owner_names, window_chunks, addresses })
+    Ok(Handshake::Welcome { session, layout, owner_names, cipher, proof, window_chunks, addresses })
+}
+
+/// A proof, or zeros where there is none.
+fn proof(fields: &mut Fields, is_there: bool) -> Result<Option<[u8; 32]>, WireError> {
+    if is_there { Ok(Some(fields.array()?)) } else { fields.zeros::<32>().map(|()| None) }
 }
 
 fn put_join(session: &SessionId, link: LinkId, nonce: &[u8; 16], out: &mut Vec<u8>) {

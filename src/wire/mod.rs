@@ -12,6 +12,33 @@
 //! A *tag* is the first 16 bytes of keyed BLAKE3. Under [`PUBLISHED_KEY`], known to everybody, it finds accidents and
 //! strangers' traffic, and stops no attacker.
 //!
+//! # The first connection
+//!
+//! It begins with TLS 1.3 (RFC 8446) and nothing to negotiate: X25519MLKEM768, `TLS_CHACHA20_POLY1305_SHA256`, Ed25519
+//! with a raw public key (RFC 7250) that the listener throws away with its process, no tickets, no resumption, no early
+//! data, no certificate of the dialer's. Whose the public key is, nobody asks. ALPN names two protocols, `blast/` with the
+//! version in decimals and the dialer's *commitment* of 32 bytes; the listener takes the first. Record headers say version
+//! 3.1 in the dialer's first message and 3.3 in all others, and all records of one side's handshake together have at most
+//! [`TLS_HANDSHAKE_MAX`](crate::limits::TLS_HANDSHAKE_MAX) bytes.
+//!
+//! After the handshake Hello and Welcome (or Refuse) follow as one record each, and any other record ends the connection;
+//! the byte after Welcome is the first of a frame, and so is the byte after Hello. Before its own first record the listener
+//! may answer with a plain Refuse: to another version, to whoever is not admitted, while it is busy.
+//!
+//! The *exporter* is 32 bytes, label `EXPORTER-blast`, empty context. Of it come:
+//!
+//! | value | BLAKE3 | of |
+//! |---|---|---|
+//! | commitment | `derive_key`, `blast commitment of a dialer, version 1` | the nonce in Hello |
+//! | proof of the key | keyed with the key | `blast proof of a key, version 1`, 1 for the dialer's or 2 for the listener's, exporter |
+//! | code that people compare | `derive_key`, `blast code of a session, version 1` | exporter, nonce: its first 40 bits, five at a time from the lowest, in Crockford's base 32 |
+//! | secret of the session | `derive_key`, `blast secret of a session, version 1` | exporter, 1 and the key or 33 zeros, length 8 of Hello, Hello, length 8 of Welcome, Welcome |
+//!
+//! The dialer shows its nonce only after the listener's last word of TLS, so that nobody between the two can choose what
+//! makes the codes on both sides the same: 40 bits are as good as they look. The listener refuses a dialer that does not
+//! prove the key, or proves one where it has none, or wants to encrypt where it does not or the other way round; the dialer
+//! checks the same in Welcome and says nothing more if it does not hold.
+//!
 //! # Keys
 //!
 //! Both ends have a secret of 32 bytes that belongs to this session. Every key is BLAKE3 `derive_key` of the secret and
@@ -86,12 +113,13 @@
 //! | | 16 | MAC: the tag of everything before it, of Join and Joined under the session's key for joins, of others under the published key |
 //!
 //! Other versions keep magic, version, kind and length where they are, and keep Refuse as it is, its MAC always under
-//! the published key: a listener answers a Hello of another version with a Refuse that the dialer can read.
+//! the published key: a listener answers the first message of another version, in plain or of TLS, with a Refuse that the
+//! dialer can read. Hello and Welcome travel inside TLS and no other way.
 //!
 //! | kind | from | body |
 //! |---|---|---|
-//! | 1 Hello | dialer | session 16, offer 1; then for offer 1 (tree): number of sources 4; 2 (file) and 5 (block device): size 8, last name (rest); 3 (standard input) and 4 (measure: to be thrown away): nothing |
-//! | 2 Welcome | listener | session 16, layout 1 (1 archive, 2 raw), names of owners in the archive 1 (0 no, 1 yes), reserved 2, window in chunks 4, addresses |
+//! | 1 Hello | dialer | session 16, nonce 32, flags 1 (bit 0: it has a key, bit 1: it wants no encryption, bit 2: its CPU has AES), proof of the key 32 (or zeros), offer 1; then for offer 1 (tree): number of sources 4; 2 (file) and 5 (block device): size 8, last name (rest); 3 (standard input) and 4 (measure: to be thrown away): nothing |
+//! | 2 Welcome | listener | session 16, layout 1 (1 archive, 2 raw), cipher 1 (0 none, 1 AES-256-GCM if both CPUs have AES, 2 ChaCha20-Poly1305), flags 1 (bit 0: it has a key, bit 1: it wants the names of owners in the archive), reserved 1, window in chunks 4, proof of the key 32 (or zeros), addresses |
 //! | 3 Join | dialer | session 16, link 4, nonce 16 |
 //! | 4 Joined | listener | session 16, link 4, nonce 16, all repeated from Join; a nonce 16 of its own |
 //! | 5 Refuse | listener | exit code 1, reason (rest) |
@@ -184,14 +212,15 @@ mod keys;
 mod note;
 #[cfg(test)]
 mod tests;
+pub mod trust;
 
 pub use address::{ADDRESSES_MAX, Address, is_sendable};
 pub use announce::{ANNOUNCE_VERSION, Announce, DATAGRAM_LEN, GROUP_V4, GROUP_V6, decode_announce, encode_announce};
 pub use control::{Ack, Commit, Control, Finish, decode_control};
 pub use error::WireError;
 pub use handshake::{
-    Handshake, HandshakePrefix, Layout, Offer, PREFIX_LEN, decode_handshake, decode_handshake_prefix, encode_handshake,
-    may_be_handshake,
+    Handshake, HandshakePrefix, Layout, Offer, PREFIX_LEN, Terms, decode_handshake, decode_handshake_prefix,
+    decode_message, encode_handshake, may_be_handshake,
 };
 pub use header::{ChunkHead, ChunkKind, ControlHeader, Header, decode_header, encode_chunk_header, encode_control};
 pub use keys::{ChunkKeys, Cipher, FIRST_NONCES, FrameKey, FrameKeys, SessionKeys, key_phase};
@@ -201,7 +230,7 @@ pub use note::notes_that_fit;
 pub const HEADER_LEN: usize = 96;
 
 /// The protocol's version; both sides must have the same.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// The first bytes of everything that begins: a connection, either way, and a datagram.
 const MAGIC: [u8; 8] = *b"blast\r\n\0";

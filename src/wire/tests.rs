@@ -140,17 +140,22 @@ fn any_handshake() -> impl Strategy<Value = Handshake> {
     let session = || any::<[u8; 16]>().prop_map(SessionId);
     let join = || (session(), any::<u32>().prop_map(LinkId), any::<[u8; 16]>());
     let layout = prop_oneof![Just(Layout::Archive), Just(Layout::Raw)];
+    let cipher = prop_oneof![Just(None), Just(Some(Cipher::Aes256Gcm)), Just(Some(Cipher::ChaCha20Poly1305))];
+    let proof = || proptest::option::of(any::<[u8; 32]>());
+    let terms = (any::<[u8; 32]>(), proof(), any::<bool>(), any::<bool>())
+        .prop_map(|(nonce, proof, plain, aes)| Terms { nonce, proof, plain, aes });
     prop_oneof![
-        (session(), offer).prop_map(|(session, offer)| Handshake::Hello { session, offer }),
-        (session(), layout, any::<bool>(), 1..=WINDOW_MAX, vec(any_address(), 0..=ADDRESSES_MAX)).prop_map(
-            |(session, layout, owner_names, window_chunks, addresses)| Handshake::Welcome {
+        (session(), terms, offer).prop_map(|(session, terms, offer)| Handshake::Hello { session, terms, offer }),
+        (session(), layout, any::<bool>(), cipher, proof(), 1..=WINDOW_MAX, vec(any_address(), 0..=ADDRESSES_MAX),)
+            .prop_map(|(session, layout, owner_names, cipher, proof, window_chunks, addresses)| Handshake::Welcome {
                 session,
                 layout,
                 owner_names,
+                cipher,
+                proof,
                 window_chunks,
                 addresses
-            }
-        ),
+            }),
         join().prop_map(|(session, link, nonce)| Handshake::Join { session, link, nonce }),
         (join(), any::<[u8; 16]>()).prop_map(|((session, link, nonce), own)| Handshake::Joined {
             session,
@@ -385,7 +390,7 @@ fn a_length_beyond_its_bound_is_refused_before_its_payload_is_read() {
     for len in [CONTROL_MAX as u32 + 1, u32::MAX] {
         assert!(matches!(with_len(ping, 20, len), Err(WireError::TooLong { what: "control frame's payload", .. })));
     }
-    let mut prefix = *b"blast\r\n\0\x01\0\x01\0\0\0\0\0";
+    let mut prefix = *b"blast\r\n\0\x02\0\x01\0\0\0\0\0";
     prefix[12..14].copy_from_slice(&(HANDSHAKE_MAX as u16 + 1).to_le_bytes());
     assert!(matches!(decode_handshake_prefix(&prefix), Err(WireError::TooLong { what: "handshake message", .. })));
 }
@@ -474,7 +479,11 @@ fn what_cannot_be_dialled_is_neither_sent_nor_believed() {
 fn a_name_that_could_leave_the_destination_is_refused() {
     let mut bytes = Vec::new();
     let offer = Offer::File { name: b"x.".to_vec(), size: 0 };
-    encode_handshake(&Handshake::Hello { session: SessionId([0; 16]), offer }, &joins(), &mut bytes);
+    encode_handshake(
+        &Handshake::Hello { session: SessionId([0; 16]), terms: Terms::default(), offer },
+        &joins(),
+        &mut bytes,
+    );
     let name_at = bytes.len() - 16 - 2;
     for name in [*b"..", *b"a/", *b"/a", *b"a\0"] {
         bytes[name_at..name_at + 2].copy_from_slice(&name);
@@ -560,7 +569,8 @@ fn announcements_with_anything_in_unused_fields_are_refused() {
 #[test]
 fn a_stranger_is_known_by_the_first_byte_that_is_not_ours() {
     let mut ours = Vec::new();
-    encode_handshake(&Handshake::Hello { session: SessionId([7; 16]), offer: Offer::Stream }, &joins(), &mut ours);
+    let hello = Handshake::Hello { session: SessionId([7; 16]), terms: Terms::default(), offer: Offer::Stream };
+    encode_handshake(&hello, &joins(), &mut ours);
     for len in 0..=PREFIX_LEN {
         assert_eq!(may_be_handshake(&ours[..len]), Ok(()));
     }

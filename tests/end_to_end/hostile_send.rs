@@ -13,6 +13,7 @@ use blast::wire::*;
 
 use super::wire_peer::*;
 use crate::ends::{End, peak_memory, recv, scratch};
+use crate::first;
 use crate::trees::random_bytes;
 
 /// What the receiver has to make of it.
@@ -187,7 +188,7 @@ const ROWS: &[Row] = &[
     ("the same Join again and again", |p, port| joins(p, port, &[5; 100]), Harmless),
     ("the highest id", |p, port| joins(p, port, &[u32::MAX, u32::MAX]), Harmless),
     ("a Join of another session", |_, port| stranger(port, |s| join(s, 1)), Harmless),
-    ("another Hello", |_, port| stranger(port, |session| Handshake::Hello { session, offer: Offer::Stream }), Harmless),
+    ("another Hello", |_, port| another_hello(port), Harmless),
     ("a receiver's greeting", |_, port| stranger(port, joined), Harmless),
     // last words
     ("an end that was well", |p, _| abort(p, blast::ExitCode::Whole), Names(6, "the other side stopped")),
@@ -205,7 +206,7 @@ fn whatever_a_sender_says_is_named_or_harmless_and_costs_no_memory() {
     assert!(ROWS.len() > 70);
     in_parallel(ROWS.len(), |row| {
         let (name, mischief, right) = ROWS[row];
-        let receiver = recv("-").args(&["--window", &format!("{WINDOW}M")]).start();
+        let receiver = recv("-").args(&["--window", &format!("{WINDOW}M"), "--no-encrypt"]).start();
         let port = receiver.port();
         let began = Instant::now();
         let (committed, peak) = watched(name, &receiver, || {
@@ -249,7 +250,7 @@ fn an_archive_that_is_none_ends_the_session_and_leaves_nothing() {
     for (name, kind, content, words) in not_tar {
         let dir = scratch();
         let dest = dir.path().join("d");
-        let receiver = recv(&dest).args(&["--window", "8M"]).start();
+        let receiver = recv(&dest).args(&["--window", "8M", "--no-encrypt"]).start();
         let mut peer = Peer::sender(receiver.port(), Offer::Tree { sources: 1 });
         let chunk = of_kind(0, *kind, content);
         let mut digest = blast::chunk::TransferDigest::new();
@@ -501,7 +502,8 @@ fn joined(session: SessionId) -> Handshake {
 /// Connections that join and then say nothing; those that are up stay until the end.
 fn joins(peer: &mut Peer, port: u16, links: &[u32]) {
     peer.in_step();
-    let kept: Vec<_> = links.iter().filter_map(|link| knock(port, &join(peer.session, *link))).collect();
+    let key = peer.keys.joins();
+    let kept: Vec<_> = links.iter().filter_map(|link| knock(port, &join(peer.session, *link), &key)).collect();
     let taken = kept.iter().filter(|(_, answer)| matches!(answer, Handshake::Joined { .. })).count();
     let mut ids = links.to_vec();
     ids.dedup();
@@ -511,8 +513,16 @@ fn joins(peer: &mut Peer, port: u16, links: &[u32]) {
 }
 
 fn stranger(port: u16, message: impl Fn(SessionId) -> Handshake) {
-    let (_, answer) = knock(port, &message(SessionId([8; 16]))).expect("an answer");
+    let key = SessionKeys::new([8; 32], None).joins();
+    let (_, answer) = knock(port, &message(SessionId([8; 16])), &key).expect("an answer");
     assert!(matches!(answer, Handshake::Refuse { .. }), "{answer:?}");
+}
+
+fn another_hello(port: u16) {
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+    let answer = first::greet(&mut stream, &first::hello(SessionId([8; 16]), Offer::Stream));
+    let refused = answer.map(|_| ()).unwrap_err().to_string();
+    assert!(refused.contains("busy with another sender"), "{refused}");
 }
 
 fn abort(peer: &mut Peer, code: blast::ExitCode) {

@@ -12,6 +12,7 @@ use rustix::process::Signal;
 use socket2::{Domain, Socket, Type};
 
 use crate::ends::{Outcome, recv, recv_on, scratch, send};
+use crate::first;
 use crate::trees::{assert_same, random_bytes, small, write};
 
 /// What must be seen at once; far below any timeout of the program, well above what a busy machine takes.
@@ -40,11 +41,13 @@ fn strangers_are_turned_away_at_once_and_the_receiver_goes_on() {
     let port = receiver.port();
     for words in [
         &b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"[..],
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 a TLS client's hello",
+        &first::foreign_client(&[b"h2", b"http/1.1"]),
+        &first::foreign_client(&[]),
+        &[&b"\x16\x03\x01\x00\x40"[..], &[0; 64]].concat(),
         b"SSH-2.0-OpenSSH_9.6\r\n",
         &random_bytes(1, 10_000),
         &[0; 16],
-        b"blast\r\n\0\x01\0 and no more sense than that",
+        &[&b"blast\r\n\0"[..], &VERSION.to_le_bytes(), b" and no more sense than that"].concat(),
     ] {
         let began = Instant::now();
         let mut stranger = connect(port);

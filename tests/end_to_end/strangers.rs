@@ -18,6 +18,7 @@ use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use socket2::{Domain, Socket, Type};
 
 use crate::ends::{BLAST, End, PATIENCE, Run, recv, scratch, send};
+use crate::first;
 use crate::hosts::{Host, Lab, Length, Stream, measuring, of, until};
 use crate::trees::{assert_same, small, write};
 
@@ -166,7 +167,7 @@ fn slow_half_closed_and_foreign_connections_are_closed_as_soon_as_it_is_known_wh
         asked.elapsed()
     };
     // the first byte that we would not say is enough
-    for words in [&b"S"[..], b"\x16", b"\n", b"bl\0"] {
+    for words in [&b"S"[..], b"\x17", b"\x16\x03\x01\xff\xff", b"\n", b"bl\0"] {
         let mut stream = from(Ipv4Addr::new(127, 0, 0, 2), here(port)).unwrap();
         stream.write_all(words).unwrap();
         let took = ended(stream);
@@ -357,11 +358,9 @@ fn whoever_measures_without_end_keeps_no_sender_out() {
                 let mut session = [n; 16];
                 session[..8].copy_from_slice(&number.to_le_bytes());
                 number += 1;
-                let hello = message(&Handshake::Hello { session: SessionId(session), offer: Offer::Measure });
+                let hello = first::hello(SessionId(session), Offer::Measure);
                 let Ok(mut stream) = from(Ipv4Addr::new(127, 0, 0, n), here(port)) else { continue };
-                let _ = stream.write_all(&hello);
-                stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
-                if stream.read(&mut [0]).is_ok_and(|n| n == 1) {
+                if first::greet_within(&mut stream, &hello, Duration::from_millis(500)).is_ok() {
                     count.fetch_add(1, Relaxed);
                 }
                 open.push_back(stream);

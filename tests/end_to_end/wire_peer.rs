@@ -11,9 +11,12 @@ use std::time::Instant;
 use blast::chunk::{TransferDigest, chunk_digest};
 use blast::ids::{LinkId, Seq, SessionId};
 use blast::limits::CHUNK_LEN;
+use blast::link::greet;
+use blast::options::Trust;
 use blast::wire::*;
 
 use crate::ends::PATIENCE;
+use crate::first;
 use crate::trees::random_bytes;
 
 /// Bytes of the stream that is sent: three chunks, the last a short one.
@@ -33,7 +36,7 @@ pub struct Peer {
     /// The other end has closed the connection.
     pub gone: bool,
     stream: TcpStream,
-    keys: SessionKeys,
+    pub keys: Arc<SessionKeys>,
     /// For what we say.
     key: FrameKey,
     heard: Option<Receiver<Heard>>,
@@ -73,7 +76,7 @@ pub fn control_of(kind: u8, payload: &[u8]) -> Vec<u8> {
 
 /// For frames that get their tags later.
 fn any_key() -> FrameKey {
-    SessionKeys::published().dialer(LinkId(0), FIRST_NONCES).out
+    SessionKeys::new([0; 32], None).dialer(LinkId(0), FIRST_NONCES).out
 }
 
 pub fn encoded(control: &Control) -> Vec<u8> {
@@ -82,35 +85,39 @@ pub fn encoded(control: &Control) -> Vec<u8> {
     bytes
 }
 
-/// A handshake message that was changed behind its prefix, with the MAC that fits.
+/// A handshake message that was changed behind its prefix, with the MAC that fits; a Join's is of no session.
 pub fn greeting(message: &Handshake, patch: impl Fn(&mut [u8])) -> Vec<u8> {
+    greeting_under(&TagKey([0; 32]), message, patch)
+}
+
+fn greeting_under(joins: &TagKey, message: &Handshake, patch: impl Fn(&mut [u8])) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let joins = SessionKeys::published().joins();
-    encode_handshake(message, &joins, &mut bytes);
+    encode_handshake(message, joins, &mut bytes);
     let end = bytes.len() - 16;
     patch(&mut bytes[..end]);
-    let key = if matches!(message, Handshake::Join { .. } | Handshake::Joined { .. }) { joins } else { PUBLISHED_KEY };
-    let mac = tag(&key, &bytes[..end]);
+    let is_join = matches!(message, Handshake::Join { .. } | Handshake::Joined { .. });
+    let mac = tag(if is_join { joins } else { &PUBLISHED_KEY }, &bytes[..end]);
     bytes[end..].copy_from_slice(&mac);
     bytes
 }
 
-fn hear_greeting(stream: &mut TcpStream) -> io::Result<Handshake> {
-    let mut prefix = [0; PREFIX_LEN];
-    stream.read_exact(&mut prefix)?;
-    let decoded = decode_handshake_prefix(&prefix).expect("an honest end's message");
-    let mut rest = vec![0; decoded.rest_len()];
-    stream.read_exact(&mut rest)?;
-    Ok(decode_handshake(&decoded, &rest, |_| Some(SessionKeys::published().joins())).expect("an honest end's message"))
+fn connect(port: u16) -> Option<TcpStream> {
+    let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    Some(stream)
 }
 
-/// Say a first message to a receiver; its answer, unless it closes.
-pub fn knock(port: u16, message: &Handshake) -> Option<(TcpStream, Handshake)> {
-    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok()?;
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.write_all(&greeting(message, |_| {})).ok()?;
-    let answer = hear_greeting(&mut stream).ok()?;
-    Some((stream, answer))
+/// Say a first message to a receiver in plain; its answer, unless it closes.
+pub fn knock(port: u16, message: &Handshake, joins: &TagKey) -> Option<(TcpStream, Handshake)> {
+    let mut stream = connect(port)?;
+    stream.write_all(&greeting_under(joins, message, |_| {})).ok()?;
+    let mut prefix = [0; PREFIX_LEN];
+    stream.read_exact(&mut prefix).ok()?;
+    let decoded = decode_handshake_prefix(&prefix).expect("an honest end's message");
+    let mut rest = vec![0; decoded.rest_len()];
+    stream.read_exact(&mut rest).ok()?;
+    let joins = TagKey(joins.0);
+    Some((stream, decode_handshake(&decoded, &rest, |_| Some(joins)).expect("an honest end's message")))
 }
 
 /// The stream's bytes.
@@ -161,8 +168,7 @@ pub fn finish() -> Finish {
 }
 
 impl Peer {
-    fn new(session: SessionId, stream: TcpStream, dials: bool) -> Peer {
-        let keys = SessionKeys::published();
+    fn new(session: SessionId, stream: TcpStream, keys: Arc<SessionKeys>, dials: bool) -> Peer {
         let FrameKeys { out, into } =
             if dials { keys.dialer(LinkId(0), FIRST_NONCES) } else { keys.listener(LinkId(0), FIRST_NONCES) };
         let mut peer = Peer {
@@ -184,18 +190,21 @@ impl Peer {
         peer
     }
 
-    /// A sender in its session.
+    /// A sender in its session, which is not encrypted (`--no-encrypt`), so that whatever is said can be changed.
     pub fn sender(port: u16, offer: Offer) -> Peer {
         let session = SessionId([7; 16]);
-        let (stream, answer) = knock(port, &Handshake::Hello { session, offer }).expect("an answer");
-        assert!(matches!(answer, Handshake::Welcome { .. }), "{answer:?}");
-        Peer::new(session, stream, true)
+        let mut stream = connect(port).expect("it listens");
+        let trust = Trust { key: None, plain: true };
+        let dialer = greet::Dialer::new().expect("random bytes");
+        let agreed = first::with(&mut stream, async |stream| greet::dial(dialer, stream, &trust, session, offer).await);
+        let (_, agreement) = agreed.expect("a welcome");
+        Peer::new(session, stream, agreement.keys, true)
     }
 
     /// Go on over a new connection.
     pub fn rejoin(&mut self, port: u16, link: u32) {
         let join = Handshake::Join { session: self.session, link: LinkId(link), nonce: [9; 16] };
-        let (stream, answer) = knock(port, &join).expect("an answer");
+        let (stream, answer) = knock(port, &join, &self.keys.joins()).expect("an answer");
         let Handshake::Joined { own, .. } = answer else { panic!("{answer:?}") };
         let _ = self.stream.shutdown(Shutdown::Both);
         let FrameKeys { out, into } = self.keys.dialer(LinkId(link), [[9; 16], own]);
@@ -203,14 +212,19 @@ impl Peer {
         self.listen(into);
     }
 
-    /// A receiver in the session of the sender who comes; `answer` makes its first message.
+    /// A receiver in the session of the sender who comes, `answer` makes its first message. Not encrypted, either.
     pub fn receiver(listener: &TcpListener, answer: impl Fn(SessionId) -> Vec<u8>) -> Peer {
-        let (mut stream, _) = listener.accept().unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let hello = hear_greeting(&mut stream).unwrap();
-        let Handshake::Hello { session, .. } = hello else { panic!("{hello:?}") };
-        stream.write_all(&answer(session)).unwrap();
-        Peer::new(session, stream, false)
+        let mut stream = loop {
+            let (stream, _) = listener.accept().unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            // a sender of another test may still dial a link again where this port was its receiver's
+            let mut first = [0];
+            if stream.peek(&mut first).is_ok() && first[0] == blast::link::tls::FIRST_BYTE {
+                break stream;
+            }
+        };
+        let (session, keys) = first::receive(&mut stream, answer);
+        Peer::new(session, stream, keys, false)
     }
 
     /// Read from now on, whatever comes.
