@@ -105,7 +105,7 @@
 //! - Reading a file again to send it again, and checksums of whole files before sending.
 //! - Replacing anything in a destination: one that holds more than empty directories is refused.
 //! - Certificates, names and anybody to ask whom to trust: both machines have the same key, or people compare a code.
-//! - In this version: resuming after either process has ended, starting the receiver over ssh, and devices inside a tree.
+//! - In this version: resuming after either process has ended and starting the receiver over ssh.
 
 pub mod archive;
 pub mod child;

@@ -89,6 +89,11 @@ pub const PATH_LEN_MAX: usize = 384 << 10;
 /// One component of a path, bytes, as Linux has it.
 pub const NAME_LEN_MAX: usize = 255;
 
+/// The two numbers of a device, as Linux packs them in 32 bits.
+pub const DEVICE_MAJOR_MAX: u32 = (1 << 12) - 1;
+/// See [`DEVICE_MAJOR_MAX`].
+pub const DEVICE_MINOR_MAX: u32 = (1 << 20) - 1;
+
 /// A symbolic link's target, bytes: what Linux can store.
 pub const TARGET_LEN_MAX: usize = 4095;
 

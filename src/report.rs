@@ -57,11 +57,15 @@ pub enum NoteKind {
     NotOurs = 16,
     /// Nobody here has the name of its owner or group; the number stays. Once for each name.
     UnknownName = 17,
+    /// The file system cannot hold its time and took another.
+    Time = 18,
+    /// Root may not give it to its owner there.
+    OwnerRefused = 19,
 }
 
 impl NoteKind {
     /// Every kind, in the wire's order.
-    pub const ALL: [NoteKind; 17] = {
+    pub const ALL: [NoteKind; 19] = {
         use NoteKind::*;
         [
             Vanished,
@@ -81,6 +85,8 @@ impl NoteKind {
             OtherXattr,
             NotOurs,
             UnknownName,
+            Time,
+            OwnerRefused,
         ]
     };
 
@@ -121,6 +127,17 @@ pub struct Notes {
 }
 
 impl Note {
+    /// What it is one of many of: notes of one class may well be there for every entry, for one and the same reason.
+    /// `None` if each has a story of its own.
+    pub fn class(&self) -> Option<(NoteKind, &str)> {
+        use NoteKind::{Acl, Attribute, NotCreated, OwnerRefused, Time, Withheld, Xattr};
+        match self.kind {
+            NotCreated | Attribute | Withheld => Some((self.kind, &self.detail)),
+            Xattr | Acl | Time | OwnerRefused => Some((self.kind, "")),
+            _ => None,
+        }
+    }
+
     /// Bytes of its path and detail.
     pub fn text_len(&self) -> usize {
         self.path.len() + self.detail.len()
@@ -134,8 +151,12 @@ impl Notes {
         Notes { named, losses, harmless, named_len }
     }
 
-    /// Count one more, and keep its name while there is room. Owner notes are counted only: one line must do.
+    /// Count one more, and keep its name while there is room. Owner notes are counted only: one line must do. Of what file
+    /// systems call attributes only the first is kept, and counted: there, every entry has some.
     pub fn push(&mut self, note: Note) {
+        if note.kind == NoteKind::OtherXattr && self.named.iter().any(|n| n.kind == note.kind) {
+            return;
+        }
         if note.kind.is_loss() {
             self.losses += 1;
         } else {

@@ -259,6 +259,13 @@ fn kinds(tree: &mut Tree, ids: bool) {
         tree.symlink(format!("before-1970/l{n}"), "x").mtime = Timestamp { secs, nanos: 999_999_999 };
     }
     if ids {
+        // Who may give files away may make devices, nearly always.
+        for (n, (major, minor)) in [(1, 3), (0, 0), (259, 1_048_575), (4095, 255)].into_iter().enumerate() {
+            for block in [false, true] {
+                let kind = EntryKind::Device { block, major, minor };
+                tree.add(format!("devices/{n}{block}"), kind, b"").mode = 0o640;
+            }
+        }
         for (n, id) in [1000, 65_534, 65_536, 2_097_151, 2_097_152, 4_294_967_294].into_iter().enumerate() {
             let owned = tree.file(format!("ids/{n}"));
             (owned.uid, owned.gid) = (id, 4_294_967_294 - n as u32);
@@ -328,6 +335,8 @@ fn compare(reader: &Reader, tree: &Tree, root: &OwnedFd, scratch: &Path, ids: bo
             EntryKind::Directory => FileType::Directory,
             EntryKind::Symlink { .. } => FileType::Symlink,
             EntryKind::Fifo => FileType::Fifo,
+            EntryKind::Device { block: false, .. } => FileType::CharacterDevice,
+            EntryKind::Device { block: true, .. } => FileType::BlockDevice,
             EntryKind::Hardlink { target } => {
                 let first = lstat(root.as_fd(), target).map(|first| first.st_ino);
                 if first != Ok(stat.st_ino) {
@@ -339,6 +348,12 @@ fn compare(reader: &Reader, tree: &Tree, root: &OwnedFd, scratch: &Path, ids: bo
         if file_type != expected_type {
             differs("type", &file_type, &expected_type);
             continue;
+        }
+        if let EntryKind::Device { major, minor, .. } = entry.kind {
+            let found = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
+            if found != (major, minor) {
+                differs("device", &found, &(major, minor));
+            }
         }
         if let EntryKind::File { .. } = entry.kind {
             let found = read(root.as_fd(), &entry.path);

@@ -298,7 +298,7 @@ pub fn assert_exact(root: &Path, entries: &[Entry]) {
                 assert_eq!(got.inode, seen[target].inode, "{shown:?} is another name of its target");
                 continue;
             }
-            EntryKind::Directory | EntryKind::Fifo | EntryKind::Sparse { .. } => Vec::new(),
+            EntryKind::Directory | EntryKind::Fifo | EntryKind::Sparse { .. } | EntryKind::Device { .. } => Vec::new(),
         };
         assert!(got.content == content, "content of {shown:?}");
         assert_eq!(got.mtime, (entry.mtime.secs, entry.mtime.nanos.into()), "time of {shown:?}");
@@ -310,6 +310,8 @@ pub fn assert_exact(root: &Path, entries: &[Entry]) {
             }
             EntryKind::Directory => 0o040000,
             EntryKind::Fifo => 0o010000,
+            EntryKind::Device { block: false, .. } => 0o020000,
+            EntryKind::Device { block: true, .. } => 0o060000,
             _ => 0o100000,
         };
         assert_eq!(format!("{:o}", got.mode), format!("{:o}", kind | entry.mode), "mode of {shown:?}");

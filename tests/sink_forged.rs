@@ -39,6 +39,9 @@ fn case(name: impl Into<String>, verdict: Verdict, build: impl Fn(&Canary) -> Ve
 
 const TYPES: &[u8; 5] = b"01256";
 
+/// Character and block devices, which have numbers as well.
+const DEVICES: [u8; 2] = *b"34";
+
 fn of_type(type_flag: u8, name: &[u8]) -> Vec<u8> {
     let target: &[u8] = if b"12".contains(&type_flag) { b"t" } else { b"" };
     let slash: &[u8] = if type_flag == b'5' && name.len() < 100 { b"/" } else { b"" };
@@ -218,11 +221,21 @@ fn fields() -> Vec<Case> {
         let title = format!("a name of '{}', and more behind it", text.escape_default());
         cases.push(case(title, Refused, move |_| block(b'0', b"n", &[(NAME, format!("n\0{text}").as_bytes())])));
     }
-    for type_flag in (0..=255).filter(|t| !TYPES.contains(t) && (t.is_ascii_graphic() || *t % 64 == 0)) {
+    for type_flag in
+        (0..=255).filter(|t| !TYPES.contains(t) && !DEVICES.contains(t) && (t.is_ascii_graphic() || *t % 64 == 0))
+    {
         let title = format!("type {}", type_flag.escape_ascii());
         cases.push(case(title, Refused, move |_| block(type_flag, b"n", &[])));
     }
-    for (type_flag, size) in [(b'1', 1), (b'2', 1), (b'5', 1), (b'6', 1), (b'5', 1 << 30)] {
+    for type_flag in DEVICES {
+        for device in [4096, 0o7777777] {
+            let number = format!("{device:07o}\0").into_bytes();
+            cases.push(case(format!("device {device} of type {}", type_flag as char), Refused, move |_| {
+                block(type_flag, b"n", &[((329, 8), &number)])
+            }));
+        }
+    }
+    for (type_flag, size) in [(b'1', 1), (b'2', 1), (b'3', 1), (b'4', 1), (b'5', 1), (b'6', 1), (b'5', 1 << 30)] {
         cases.push(case(format!("{size} bytes of a {}", type_flag as char), Refused, move |_| {
             block(type_flag, b"n", &[(SIZE, &octal(size)), (LINK, b"t")])
         }));

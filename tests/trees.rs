@@ -20,7 +20,7 @@ pub struct Item {
     pub mtime: (i64, u64),
     /// Of a file; 0 for all else.
     pub size: u64,
-    /// A file's BLAKE3 or a symbolic link's target.
+    /// A file's BLAKE3, a symbolic link's target or a device's numbers.
     pub content: Vec<u8>,
     /// Every extended attribute that may be read, ACLs among them.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
@@ -72,6 +72,7 @@ fn add(
             let file = rustix::fs::openat(dir, name, flags, Mode::empty()).expect("a file that can be read");
             digest(File::from(file)).to_vec()
         }
+        FileType::CharacterDevice | FileType::BlockDevice => stat.st_rdev.to_le_bytes().to_vec(),
         FileType::Symlink => rustix::fs::readlinkat(dir, name, Vec::new()).expect("a link").into_bytes(),
         _ => Vec::new(),
     };
@@ -227,6 +228,21 @@ impl Set<'_> {
     pub fn hard_link(&self, name: impl AsRef<[u8]>, another: impl AsRef<[u8]>) {
         // std's follows no link on Linux, which is what is wanted.
         fs::hard_link(self.path(name), self.path(another)).unwrap();
+    }
+
+    /// A device node, as far as this process may make one.
+    pub fn device(
+        &self,
+        name: impl AsRef<[u8]>,
+        kind: FileType,
+        major: u32,
+        minor: u32,
+    ) -> rustix::io::Result<PathBuf> {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let device = rustix::fs::makedev(major, minor);
+        rustix::fs::mknodat(CWD, &path, kind, Mode::from_raw_mode(0o640), device)?;
+        Ok(path)
     }
 
     pub fn fifo(&self, name: impl AsRef<[u8]>) -> PathBuf {

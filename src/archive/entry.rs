@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{ArchiveError, BLOCK_LEN, Extras, header_len};
 use crate::error::escape;
-use crate::limits::{NAME_LEN_MAX, PATH_LEN_MAX, PAX_LEN_MAX, TARGET_LEN_MAX};
+use crate::limits::{DEVICE_MAJOR_MAX, DEVICE_MINOR_MAX, NAME_LEN_MAX, PATH_LEN_MAX, PAX_LEN_MAX, TARGET_LEN_MAX};
 
 /// One member of the archive, without its content.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -25,7 +25,7 @@ pub struct Entry {
     pub extras: Option<Arc<Extras>>,
 }
 
-/// What an entry is. Character and block devices will be variants here.
+/// What an entry is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum EntryKind {
     /// A regular file; that many bytes of content follow the header.
@@ -54,6 +54,15 @@ pub enum EntryKind {
     },
     /// A named pipe.
     Fifo,
+    /// A device node.
+    Device {
+        /// A block device, not a character device.
+        block: bool,
+        /// Which driver, at most [`DEVICE_MAJOR_MAX`].
+        major: u32,
+        /// Which of its devices, at most [`DEVICE_MINOR_MAX`].
+        minor: u32,
+    },
 }
 
 impl EntryKind {
@@ -128,7 +137,10 @@ impl Entry {
                     return wrong("leaves no room for the map");
                 }
             }
-            EntryKind::File { .. } | EntryKind::Directory | EntryKind::Fifo => {}
+            EntryKind::Device { major, minor, .. } if *major > DEVICE_MAJOR_MAX || *minor > DEVICE_MINOR_MAX => {
+                return Err(ArchiveError::Number { field: "device number" });
+            }
+            EntryKind::Device { .. } | EntryKind::File { .. } | EntryKind::Directory | EntryKind::Fifo => {}
         }
         if self.mode > 0o7777 {
             return Err(ArchiveError::Number { field: "mode" });

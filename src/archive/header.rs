@@ -28,6 +28,8 @@ pub(super) struct Fields<'a> {
     pub(super) gid: u64,
     pub(super) size: u64,
     pub(super) mtime: u64,
+    /// Major and minor number.
+    pub(super) device: (u64, u64),
 }
 
 /// What all blocks have in common. The checksum is spaces, as they count while it is computed. Made once: the crate
@@ -35,8 +37,6 @@ pub(super) struct Fields<'a> {
 static BLANK: LazyLock<tar::Header> = LazyLock::new(|| {
     let mut header = tar::Header::new_ustar();
     let ustar = header.as_ustar_mut().expect("this header is one");
-    write_octal(0, &mut ustar.dev_major);
-    write_octal(0, &mut ustar.dev_minor);
     ustar.cksum = [b' '; 8];
     header
 });
@@ -57,6 +57,8 @@ pub(super) fn write_block(fields: &Fields<'_>, out: &mut [u8]) {
     write_octal(fields.gid, &mut ustar.gid);
     write_octal(fields.size, &mut ustar.size);
     write_octal(fields.mtime, &mut ustar.mtime);
+    write_octal(fields.device.0, &mut ustar.dev_major);
+    write_octal(fields.device.1, &mut ustar.dev_minor);
     let sum = sum(header.as_bytes());
     let ustar = header.as_ustar_mut().expect("this header is one");
     write_octal(sum, &mut ustar.cksum[..7]);
@@ -85,6 +87,7 @@ pub(super) fn read_block(block: &[u8; BLOCK_LEN]) -> Result<Fields<'_>, ArchiveE
         gid: number("gid", &ustar.gid)?,
         size: number("size", &ustar.size)?,
         mtime: number("mtime", &ustar.mtime)?,
+        device: (number("device number", &ustar.dev_major)?, number("device number", &ustar.dev_minor)?),
     })
 }
 

@@ -8,8 +8,9 @@
 //! to a multiple of 512.
 //!
 //! *Block.* Magic `ustar\0`, version `00`. Numbers are octal digits over the whole field with one NUL at its end; the
-//! checksum is six digits, NUL, space. User and group names are empty here, device numbers are 0. The type is `0` (file),
-//! `1` (hard link), `2` (symbolic link), `5` (directory) or `6` (FIFO). The size is 0 for everything but a file. The
+//! checksum is six digits, NUL, space. User and group names are empty here. The type is `0` (file), `1` (hard link),
+//! `2` (symbolic link), `3` (character device), `4` (block device), `5` (directory) or `6` (FIFO). Device numbers are 0 but
+//! for a device; those of Linux always fit. The size is 0 for everything but a file. The
 //! mode is the twelve permission bits.
 //!
 //! *Path.* Relative, components joined by single slashes, none of them empty, `.` or `..`, none longer than
@@ -72,9 +73,6 @@
 //! gives no times to a directory that was there before (the one it extracts into), and wants a UTF-8 locale for
 //! records that are not ASCII. GNU tar 1.34 takes names as they are, but prints a line for each `hdrcharset`, which is
 //! why it is used only where bsdtar needs it. bsdtar does not undo the escapes in names of extended attributes.
-//!
-//! Device nodes are not carried yet. Their place is a variant of [`EntryKind`]; until then they are refused like any other
-//! unknown type.
 
 mod acl;
 mod entry;

@@ -210,6 +210,11 @@ fn assemble(fields: &Fields<'_>, records: Records<'_>) -> Result<Entry, ArchiveE
         b'2' => EntryKind::Symlink { target },
         b'5' => EntryKind::Directory,
         b'6' => EntryKind::Fifo,
+        b'3' | b'4' => {
+            let number_of = |n: u64| number("device number", u32::try_from(n).ok());
+            let (major, minor) = (number_of(fields.device.0)?, number_of(fields.device.1)?);
+            EntryKind::Device { block: fields.type_flag == b'4', major, minor }
+        }
         type_flag => return Err(ArchiveError::Type { type_flag }),
     };
     if size != kind.content_len() {
@@ -290,6 +295,7 @@ mod tests {
             gid: 1000,
             size: 0,
             mtime: 1_700_000_000,
+            device: (0, 0),
         };
         change(&mut fields);
         let mut out = vec![0; BLOCK_LEN];
@@ -376,8 +382,8 @@ mod tests {
             changed[at] ^= 0x40;
             assert!(parse(&changed).is_err(), "byte {at}");
         }
-        // User name, group name, device numbers, what follows a name's NUL, the block's tail.
-        for at in [60, 220, 265, 297, 330, 344, 510] {
+        // User name, group name, device numbers of a file, what follows a name's NUL, the block's tail.
+        for at in [60, 220, 265, 297, 330, 343, 510] {
             let mut changed = whole.clone();
             changed[at] = b'7';
             mend(&mut changed);
@@ -393,7 +399,7 @@ mod tests {
             mend(&mut changed);
             assert_eq!(refused(&changed), ArchiveError::NotUstar);
         }
-        for type_flag in *b"\x00347gLKSVDNX\xff" {
+        for type_flag in *b"\x007gLKSVDNX\xff" {
             assert_eq!(refused(&block(type_flag, "a", |_| {})), ArchiveError::Type { type_flag });
         }
     }
@@ -561,7 +567,7 @@ mod tests {
 
     #[test]
     fn only_files_have_content() {
-        for type_flag in *b"1256" {
+        for type_flag in *b"123456" {
             let bytes = block(type_flag, "a", |f| (f.size, f.linkname) = (5, b"t"));
             assert_eq!(refused(&bytes), ArchiveError::SizeWithoutContent);
             let bytes = [extended(&[("size", b"8589934592")]), block(type_flag, "a", |f| f.linkname = b"t")].concat();
@@ -596,6 +602,27 @@ mod tests {
         for (field, text) in [("uid", "4294967295"), ("gid", "4294967296"), ("size", "9223372036854775808")] {
             let bytes = [extended(&[(field, text.as_bytes())]), block(b'0', "a", |_| {})].concat();
             assert_eq!(refused(&bytes), ArchiveError::Number { field }, "{field}={text}");
+        }
+    }
+
+    #[test]
+    fn devices_have_the_numbers_that_linux_has() {
+        for (type_flag, is_block) in [(b'3', false), (b'4', true)] {
+            for (major, minor) in [(0, 0), (1, 3), (259, 1_048_575), (4095, 0)] {
+                let bytes = block(type_flag, "d", |f| f.device = (major.into(), minor.into()));
+                let right = EntryKind::Device { block: is_block, major, minor };
+                assert_eq!(parse(&bytes).unwrap().unwrap().entry.kind, right);
+            }
+            for device in [(4096, 0), (0, 1_048_576)] {
+                let bytes = block(type_flag, "d", |f| f.device = device);
+                assert_eq!(refused(&bytes), ArchiveError::Number { field: "device number" });
+            }
+            for at in [329, 337] {
+                let mut bytes = block(type_flag, "d", |_| {});
+                bytes[at] = b' ';
+                mend(&mut bytes);
+                assert_eq!(refused(&bytes), ArchiveError::Number { field: "device number" });
+            }
         }
     }
 

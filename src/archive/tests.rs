@@ -78,6 +78,11 @@ fn kind() -> impl Strategy<Value = EntryKind> {
         name_bytes(TARGET_LEN_MAX).prop_map(|target| EntryKind::Symlink { target }),
         path().prop_map(|target| EntryKind::Hardlink { target }),
         Just(EntryKind::Fifo),
+        (any::<bool>(), 0..4096u32, 0..1_048_576u32).prop_map(|(block, major, minor)| EntryKind::Device {
+            block,
+            major,
+            minor
+        }),
     ]
 }
 
@@ -222,6 +227,8 @@ proptest! {
                 EntryKind::Symlink { .. } => tar::EntryType::Symlink,
                 EntryKind::Hardlink { .. } => tar::EntryType::Link,
                 EntryKind::Fifo => tar::EntryType::Fifo,
+                EntryKind::Device { block: false, .. } => tar::EntryType::Char,
+                EntryKind::Device { block: true, .. } => tar::EntryType::Block,
             };
             prop_assert_eq!(item.header().entry_type(), kind);
             let mut content = Vec::new();

@@ -220,6 +220,7 @@ fn extended_fields(body_len: u64) -> Fields<'static> {
         gid: 0,
         size: body_len,
         mtime: 0,
+        device: (0, 0),
     }
 }
 
@@ -230,8 +231,14 @@ fn base_fields<'a>(entry: &'a Entry, extended: &'a Extended<'a>) -> Fields<'a> {
         EntryKind::Symlink { .. } => b'2',
         EntryKind::Directory => b'5',
         EntryKind::Fifo => b'6',
+        EntryKind::Device { block: false, .. } => b'3',
+        EntryKind::Device { block: true, .. } => b'4',
     };
     let within = |n: u64, max: u64| if n <= max { n } else { 0 };
+    let device = match entry.kind {
+        EntryKind::Device { major, minor, .. } => (major.into(), minor.into()),
+        _ => (0, 0),
+    };
     let (prefix, name) = match &extended.sparse {
         Some(sparse) => (sparse.prefix, sparse.name()),
         None => extended.split.unwrap_or_else(|| (b"", stand_in(entry))),
@@ -248,6 +255,7 @@ fn base_fields<'a>(entry: &'a Entry, extended: &'a Extended<'a>) -> Fields<'a> {
         gid: within(entry.gid.into(), OCTAL_7_MAX),
         size: within(entry.kind.content_len(), OCTAL_11_MAX),
         mtime: within(entry.mtime.secs.try_into().unwrap_or(0), OCTAL_11_MAX),
+        device,
     }
 }
 

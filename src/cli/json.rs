@@ -336,6 +336,8 @@ impl NoteJson<'_> {
             NoteKind::OtherXattr => "other_xattr",
             NoteKind::NotOurs => "not_ours",
             NoteKind::UnknownName => "unknown_name",
+            NoteKind::Time => "time",
+            NoteKind::OwnerRefused => "owner_refused",
         };
         NoteJson { kind, loss: note.kind.is_loss(), path: PathJson::of(&note.path), detail: &note.detail }
     }

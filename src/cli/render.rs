@@ -1,6 +1,7 @@
 //! What is said at the end, as text: the final report, or the failure. Nothing is printed here. Every
 //! foreign name (paths, links, a peer's words) leaves escaped.
 
+use std::collections::HashMap;
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
@@ -26,6 +27,9 @@ pub enum Side {
 
 /// Losses listed by name in a report unless `-v` asks for all.
 const LOSSES_SHOWN: usize = 50;
+
+/// So many notes of one class are one line.
+const CLASS_FROM: u64 = 4;
 
 /// A failure: what went wrong, how far it had come, what to try. The lines after the first stand alone.
 pub fn failure(what: &str, incomplete: Option<String>, hint: Option<&str>) -> String {
@@ -263,7 +267,9 @@ fn harmless(out: &mut String, notes: [&Notes; 2], verbosity: Verbosity) {
     let sockets = named().filter(|n| n.kind == NoteKind::Socket).count() as u64;
     let pseudo = named().filter(|n| n.kind == NoteKind::Pseudo);
     let unknown = named().filter(|n| n.kind == NoteKind::UnknownName);
-    let told = sockets + pseudo.clone().count() as u64 + unknown.clone().count() as u64;
+    let attributes = named().filter(|n| [NoteKind::NotOurs, NoteKind::OtherXattr].contains(&n.kind));
+    let told = sockets
+        + [pseudo.clone().count(), unknown.clone().count(), attributes.clone().count()].iter().sum::<usize>() as u64;
     // Of owners only the first is kept by name.
     match named().find(|n| n.kind == NoteKind::Owner) {
         Some(owner) => {
@@ -280,6 +286,13 @@ fn harmless(out: &mut String, notes: [&Notes; 2], verbosity: Verbosity) {
         }
         None => {}
     }
+    attributes.for_each(|n| {
+        let (words, why) = match n.kind {
+            NoteKind::NotOurs => ("not set", "they are another system's, or not this user's to set"),
+            _ => ("not carried", "they are the file system's own"),
+        };
+        let _ = writeln!(out, "attributes {words}: {} ({why}; first {})", escape(n.detail.as_bytes()), name(n));
+    });
     pseudo.for_each(|n| {
         let _ = writeln!(out, "not entered: {} ({})", name(n), escape(n.detail.as_bytes()));
     });
@@ -315,14 +328,33 @@ fn losses(out: &mut String, notes: [&Notes; 2], verbosity: Verbosity) {
     }
     let most = if verbosity >= Verbosity::Verbose { usize::MAX } else { LOSSES_SHOWN };
     let _ = writeln!(out, "left out, changed or incomplete: {}", count(total));
-    let mut shown = 0;
-    for note in notes.iter().flat_map(|n| &n.named).filter(|n| n.kind.is_loss()).take(most) {
-        let detail = detail(note);
-        let _ = writeln!(out, "  {}: {}{detail}", words(note.kind), name(note));
-        shown += 1;
+    let named = || notes.iter().flat_map(|n| &n.named).filter(|n| n.kind.is_loss());
+    let mut classes: HashMap<(NoteKind, &str), u64> = HashMap::new();
+    named().filter_map(Note::class).for_each(|class| *classes.entry(class).or_default() += 1);
+    let (mut lines, mut shown) = (0, 0);
+    for note in named() {
+        let one_of = note.class().and_then(|class| classes.get_mut(&class));
+        let which = match one_of {
+            Some(0) => continue,
+            Some(many) if *many >= CLASS_FROM && verbosity < Verbosity::Verbose => {
+                let many = std::mem::take(many);
+                shown += many;
+                format!("{}, first {}", entries(many), name(note))
+            }
+            _ => {
+                shown += 1;
+                name(note)
+            }
+        };
+        let _ = writeln!(out, "  {}: {which}{}", words(note.kind), detail(note));
+        lines += 1;
+        if lines == most {
+            break;
+        }
     }
     if total > shown {
-        let how = if verbosity >= Verbosity::Verbose { "not kept by name" } else { "-v names more" };
+        let kept = named().count() as u64 > shown;
+        let how = if kept { "-v names more" } else { "not kept by name" };
         let _ = writeln!(out, "  and {} more ({how})", count(total - shown));
     }
 }
@@ -359,6 +391,8 @@ fn words(kind: NoteKind) -> &'static str {
         NoteKind::OtherXattr => "attribute of the file system, not carried",
         NoteKind::NotOurs => "attribute not set",
         NoteKind::UnknownName => "owner's name not known here",
+        NoteKind::Time => "time not kept",
+        NoteKind::OwnerRefused => "owner not set",
     }
 }
 
@@ -519,19 +553,42 @@ mod tests {
             let path = format!("dir/{i}");
             partial_report.sink_notes.push(note(NoteKind::NotCreated, path.as_bytes(), "File\rexists"));
         }
+        for i in 0..50 {
+            partial_report.sink_notes.push(note(NoteKind::Vanished, format!("gone/{i}").as_bytes(), ""));
+        }
+        for i in 0..7000 {
+            let detail = format!("cannot set user.{i}: Operation not supported");
+            partial_report.sink_notes.push(note(NoteKind::Xattr, format!("x/{i}").as_bytes(), &detail));
+        }
+        for i in 0..3 {
+            partial_report.sink_notes.push(note(NoteKind::Withheld, format!("w/{i}").as_bytes(), "setuid"));
+        }
+        partial_report.source_notes.push(note(NoteKind::OtherXattr, b"nfs", "system.nfs4_acl"));
+        partial_report.source_notes.push(note(NoteKind::OtherXattr, b"nfs2", "system.nfs4_acl"));
+        partial_report.sink_notes.push(note(NoteKind::NotOurs, b"l", "security.selinux, and 7 more"));
         for path in [&b"x"[..], b"y"] {
             partial_report.sink_notes.push(note(NoteKind::Owner, path, ""));
         }
         let text = report(&partial_report, &Side::Send, Verbosity::Normal);
         assert!(text.contains("  vanished before it was read, left out: a\\x1b[31m\\nb: No such file\n"), "{text}");
-        assert!(text.contains("  could not be created, left out: dir/0: File\\rexists\n"), "{text}");
-        assert!(text.contains("  and 11 more (-v names more)\n"), "{text}");
+        // A class of entries with one reason is one line, and the rest has room.
+        assert!(text.contains("  could not be created, left out: 60 entries, first dir/0: File\\rexists\n"), "{text}");
+        assert!(text.contains("  vanished before it was read, left out: gone/47\n"), "{text}");
+        assert!(text.contains("  and 7,005 more (-v names more)\n"), "{text}");
+        assert!(text.contains("attributes not carried: system.nfs4_acl (they are the file system's own; first nfs)\n"));
+        assert!(text.contains("attributes not set: security.selinux, and 7 more (they"), "{text}");
         assert!(text.contains("skipped: 1 socket\n"), "{text}");
         assert!(text.contains("owners not set: 2 entries (they are not this user's to set; first x)\n"), "{text}");
-        assert!(text.contains("\nPARTIAL: 61 things were left out"), "{text}");
+        assert!(text.contains("\nPARTIAL: 7,114 things were left out"), "{text}");
         assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
         let all = report(&partial_report, &Side::Send, Verbosity::Verbose);
-        assert!(all.contains("dir/59") && all.contains("  run/sock\n") && !all.contains(" more ("), "{all}");
+        assert!(
+            all.contains("w/2: setuid")
+                && all.contains("dir/59")
+                && all.contains("  run/sock\n")
+                && !all.contains("  and "),
+            "{all}"
+        );
         let quiet = partial(&partial_report, &Side::Send);
         assert!(quiet.contains("vanished") && quiet.contains("PARTIAL") && !quiet.contains("digest"), "{quiet}");
     }

@@ -9,8 +9,9 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use rustix::fs::{AtFlags, Gid, Mode, Timespec, Timestamps, UTIME_OMIT, Uid, XattrFlags};
+use rustix::fs::{AtFlags, Gid, Mode, Stat, Timespec, Timestamps, UTIME_OMIT, Uid, XattrFlags};
 use rustix::io::Errno;
 
 use super::{Shared, describe};
@@ -83,12 +84,14 @@ fn read_umask() -> Option<u32> {
 }
 
 /// What creation has already made as it should be.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(super) struct Already {
     pub owner: bool,
     pub mode: bool,
     /// It has no ACL from the directory it was made in.
     pub no_acl: bool,
+    /// The device it is on.
+    pub file_system: u64,
 }
 
 /// What attributes are set on.
@@ -98,6 +101,8 @@ pub(super) enum Object<'a> {
     Directory(BorrowedFd<'a>),
     /// A symbolic link, open as a place only (O_PATH). By its name it could be something else by now.
     Symlink(BorrowedFd<'a>),
+    /// A device, open as a place only.
+    Device(BorrowedFd<'a>),
 }
 
 /// Set all of them. What cannot be set becomes a note and does not keep the rest from being set.
@@ -111,10 +116,7 @@ pub(super) fn apply(
     let note = |what: &str, errno: Errno| {
         shared.note(NoteKind::Attribute, path(), format!("cannot set the {what}: {}", describe(errno)));
     };
-    let owned = if already.owner { Owned { uid: true, gid: true } } else { set_owner(object, wanted, shared, &note) };
-    if !(owned.uid && owned.gid) {
-        shared.note_owner(&path);
-    }
+    let owned = if already.owner { Owned { uid: true, gid: true } } else { set_owner(object, wanted, shared, &path) };
     set_xattrs(object, wanted.extras.as_deref(), Part::BeforeMode, shared, &path);
     if !already.no_acl {
         disinherit(object, wanted, shared).unwrap_or_else(|errno| note("ACL", errno));
@@ -129,7 +131,7 @@ pub(super) fn apply(
     set_acls(object, wanted.extras.as_deref(), mode, shared, &path);
     set_xattrs(object, wanted.extras.as_deref(), Part::AfterMode, shared, &path);
     match object.set_mtime(wanted.mtime) {
-        Ok(()) => check_mtime(object, wanted.mtime, shared, &path),
+        Ok(()) => check_mtime(object, wanted.mtime, already.file_system, shared, &path),
         Err(errno) => note("time", errno),
     }
 }
@@ -165,7 +167,7 @@ pub(super) fn set_xattrs(
                 continue;
             }
             Pass::NotOurs => {
-                shared.note(NoteKind::NotOurs, path(), escape(&xattr.name));
+                shared.note_not_ours(path, &xattr.name);
                 continue;
             }
         }
@@ -250,7 +252,7 @@ struct Owned {
 
 /// Root sets every owner. Anybody else owns what he creates, and may give it to his own groups; the system is not even
 /// asked for more.
-fn set_owner(object: Object<'_>, wanted: &Attributes, shared: &Shared, note: &impl Fn(&str, Errno)) -> Owned {
+fn set_owner(object: Object<'_>, wanted: &Attributes, shared: &Shared, path: &impl Fn() -> Vec<u8>) -> Owned {
     let who = &shared.who;
     let (uid, owned) = if who.is_root() {
         (Some(Uid::from_raw(wanted.uid)), Owned { uid: true, gid: true })
@@ -260,14 +262,22 @@ fn set_owner(object: Object<'_>, wanted: &Attributes, shared: &Shared, note: &im
     if !owned.gid {
         // Not the group that a directory would have given it either.
         let _ = object.set_owner(None, Some(Gid::from_raw(who.gid)));
+        shared.note_owner(path);
         return owned;
     }
     match object.set_owner(uid, Some(Gid::from_raw(wanted.gid))) {
-        Ok(()) => owned,
-        // Root without the capability, an id that the user namespace or the file system does not have.
-        Err(Errno::PERM | Errno::INVAL | Errno::OPNOTSUPP) => Owned { uid: owned.uid && uid.is_none(), gid: false },
+        Ok(()) => {
+            if !owned.uid {
+                shared.note_owner(path);
+            }
+            owned
+        }
+        // Root without the capability, an id that the user namespace or the file system does not have, a server that
+        // takes root for nobody.
         Err(errno) => {
-            note("owner", errno);
+            let got = object.owner().map_or_else(|_| "another".to_owned(), |(uid, gid)| format!("{uid}:{gid}"));
+            let text = format!("it is {got} and not {}:{}: {}", wanted.uid, wanted.gid, describe(errno));
+            shared.note(NoteKind::OwnerRefused, path(), text);
             Owned { uid: owned.uid && uid.is_none(), gid: false }
         }
     }
@@ -285,7 +295,7 @@ fn permitted_mode(object: Object<'_>, mode: u32, owned: Owned) -> u32 {
 /// Bits that lend rights need leave, even where the owner is as it should be.
 fn withhold(object: Object<'_>, mode: u32, shared: &Shared, path: &impl Fn() -> Vec<u8>) -> u32 {
     let lent = mode & (SETUID | SETGID);
-    if lent == 0 || shared.policy.allow.suid || matches!(object, Object::Directory(_)) {
+    if lent == 0 || shared.policy.allow.suid || !matches!(object, Object::File(_)) {
         return mode;
     }
     let bits = match lent {
@@ -297,17 +307,53 @@ fn withhold(object: Object<'_>, mode: u32, shared: &Shared, path: &impl Fn() -> 
     mode & !lent
 }
 
-/// A file system that cannot hold a time takes the nearest it can, and says nothing. All of them hold 1902 to 2038, so
-/// only a time beyond costs a look.
-fn check_mtime(object: Object<'_>, wanted: Timestamp, shared: &Shared, path: &impl Fn() -> Vec<u8>) {
-    if i32::try_from(wanted.secs).is_ok() {
+/// A file system that cannot hold a time takes the nearest it can, and says nothing. All of them hold 1980 to 2038, but
+/// not all hold odd seconds or nanoseconds: until one has proved that it does, each file costs a look.
+fn check_mtime(object: Object<'_>, wanted: Timestamp, file_system: u64, shared: &Shared, path: &impl Fn() -> Vec<u8>) {
+    const FIRST_OF_1980: i64 = 315_532_800;
+    let is_usual = (FIRST_OF_1980..=i32::MAX.into()).contains(&wanted.secs);
+    if is_usual && shared.times.holds(file_system, wanted) {
         return;
     }
-    if let Ok(secs) = object.mtime_secs()
-        && secs != wanted.secs
-    {
-        let detail = format!("the file system cannot hold the time {} s; it is {secs} s now", wanted.secs);
-        shared.note(NoteKind::Attribute, path(), detail);
+    match object.mtime() {
+        Ok(is) if is == wanted => shared.times.proved(file_system, wanted),
+        Ok(is) => {
+            let shown =
+                |t: Timestamp| if t.nanos == 0 { t.secs.to_string() } else { format!("{}.{:09}", t.secs, t.nanos) };
+            let text = format!("the file system cannot hold the time {} s; it is {} s now", shown(wanted), shown(is));
+            shared.note(NoteKind::Time, path(), text);
+        }
+        Err(_) => {}
+    }
+}
+
+/// How fine the times are that the file system last written to has proved to hold. Only the last: a second one costs
+/// looks, and nothing else.
+#[derive(Default, Debug)]
+pub(super) struct Times(AtomicU64);
+
+impl Times {
+    /// An odd second, and nanoseconds that are no multiple of what any file system counts in.
+    fn proof(time: Timestamp) -> u64 {
+        match (time.secs % 2, time.nanos % 100) {
+            (_, 1..) => 2,
+            (0, 0) => 0,
+            _ => 1,
+        }
+    }
+
+    fn holds(&self, file_system: u64, time: Timestamp) -> bool {
+        let known = self.0.load(Relaxed);
+        let needed = if time.nanos == 0 { 1 } else { 2 };
+        known >> 2 == file_system << 2 >> 2 && known & 3 >= needed
+    }
+
+    fn proved(&self, file_system: u64, time: Timestamp) {
+        let (proof, known) = (Self::proof(time), self.0.load(Relaxed));
+        let before = if known >> 2 == file_system << 2 >> 2 { known & 3 } else { 0 };
+        if proof > before {
+            self.0.store(file_system << 2 | proof, Relaxed);
+        }
     }
 }
 
@@ -315,7 +361,7 @@ impl Object<'_> {
     fn set_owner(self, uid: Option<Uid>, gid: Option<Gid>) -> Result<(), Errno> {
         match self {
             Object::File(fd) | Object::Directory(fd) => rustix::fs::fchown(fd, uid, gid),
-            Object::Symlink(link) => rustix::fs::chownat(link, c"", uid, gid, AtFlags::EMPTY_PATH),
+            Object::Symlink(fd) | Object::Device(fd) => rustix::fs::chownat(fd, c"", uid, gid, AtFlags::EMPTY_PATH),
         }
     }
 
@@ -324,13 +370,16 @@ impl Object<'_> {
             Object::File(fd) | Object::Directory(fd) => rustix::fs::fchmod(fd, Mode::from_raw_mode(mode)),
             // Linux keeps no mode for a symbolic link.
             Object::Symlink(_) => Ok(()),
+            Object::Device(fd) => rustix::fs::chmod(place(fd), Mode::from_raw_mode(mode)),
         }
     }
 
     fn set_xattr(self, name: &[u8], value: &[u8]) -> Result<(), Errno> {
         match self {
             Object::File(fd) | Object::Directory(fd) => rustix::fs::fsetxattr(fd, name, value, XattrFlags::empty()),
-            Object::Symlink(link) => rustix::fs::setxattr(place(link), name, value, XattrFlags::empty()),
+            Object::Symlink(fd) | Object::Device(fd) => {
+                rustix::fs::setxattr(place(fd), name, value, XattrFlags::empty())
+            }
         }
     }
 
@@ -338,6 +387,7 @@ impl Object<'_> {
     fn remove_acl(self, name: &str) -> Result<(), Errno> {
         let removed = match self {
             Object::File(fd) | Object::Directory(fd) => rustix::fs::fremovexattr(fd, name),
+            Object::Device(fd) => rustix::fs::removexattr(place(fd), name),
             // It never has one.
             Object::Symlink(_) => Ok(()),
         };
@@ -354,20 +404,30 @@ impl Object<'_> {
         };
         match self {
             Object::File(fd) | Object::Directory(fd) => rustix::fs::futimens(fd, &times),
-            Object::Symlink(link) => match rustix::fs::utimensat(link, c"", &times, AtFlags::EMPTY_PATH) {
-                // Before Linux 5.8 there is only this way to say "that one".
-                Err(Errno::INVAL) => rustix::fs::utimensat(rustix::fs::CWD, place(link), &times, AtFlags::empty()),
-                other => other,
-            },
+            Object::Symlink(link) | Object::Device(link) => {
+                match rustix::fs::utimensat(link, c"", &times, AtFlags::EMPTY_PATH) {
+                    // Before Linux 5.8 there is only this way to say "that one".
+                    Err(Errno::INVAL) => rustix::fs::utimensat(rustix::fs::CWD, place(link), &times, AtFlags::empty()),
+                    other => other,
+                }
+            }
         }
     }
 
-    fn mtime_secs(self) -> Result<i64, Errno> {
-        let stat = match self {
+    fn mtime(self) -> Result<Timestamp, Errno> {
+        let stat = self.stat()?;
+        Ok(Timestamp { secs: stat.st_mtime, nanos: u32::try_from(stat.st_mtime_nsec).unwrap_or(0) })
+    }
+
+    fn owner(self) -> Result<(u32, u32), Errno> {
+        self.stat().map(|stat| (stat.st_uid, stat.st_gid))
+    }
+
+    fn stat(self) -> Result<Stat, Errno> {
+        match self {
             Object::File(fd) | Object::Directory(fd) => rustix::fs::fstat(fd),
-            Object::Symlink(link) => rustix::fs::statat(link, c"", AtFlags::EMPTY_PATH),
-        };
-        Ok(stat?.st_mtime)
+            Object::Symlink(fd) | Object::Device(fd) => rustix::fs::statat(fd, c"", AtFlags::EMPTY_PATH),
+        }
     }
 }
 

@@ -78,6 +78,7 @@ impl Handle {
             // To set anything else the owner must be able to write.
             mode: exact && wanted.mode & (0o7000 | who.umask) == 0 && wanted.extras.is_none(),
             no_acl: self.nature.heirless,
+            file_system: self.nature.identity.0,
         }
     }
 
@@ -135,10 +136,10 @@ impl Dir {
         }
         match (attributes, handle) {
             (Some(attributes), Some(handle)) => {
-                let owner = handle.already(&attributes, &shared.who).owner;
-                let no_acl = self.no_acl;
+                let already = handle.already(&attributes, &shared.who);
+                let already = Already { mode: false, no_acl: self.no_acl, ..already };
                 let object = Object::Directory(handle.fd());
-                apply(object, &attributes, Already { owner, mode: false, no_acl }, shared, || self.path());
+                apply(object, &attributes, already, shared, || self.path());
                 shared.entry_done();
             }
             (Some(_), None) => {

@@ -58,7 +58,7 @@ use crate::limits;
 use crate::report::{Note, NoteKind, Notes, ReadBack};
 use crate::stats::Stats;
 use crate::wire::Finish;
-use attributes::{Policy, Who};
+use attributes::{Policy, Times, Who};
 use owners::OwnerMap;
 
 /// What is received, open and at work. Dropping it is the same as [`Sink::abort`].
@@ -275,6 +275,9 @@ struct Shared {
     notes: Mutex<Notes>,
     /// Entries whose owner was not ours to set, beyond the first.
     foreign_owners: AtomicU64,
+    /// Attributes that were not ours to set.
+    not_ours: AtomicU64,
+    times: Times,
     entries: AtomicU64,
     content_bytes: AtomicU64,
     /// Who writes the manifest, if there is one.
@@ -302,6 +305,8 @@ impl Shared {
             on_error,
             notes: Mutex::default(),
             foreign_owners: AtomicU64::new(0),
+            not_ours: AtomicU64::new(0),
+            times: Times::default(),
             entries: AtomicU64::new(0),
             content_bytes: AtomicU64::new(0),
             recorder,
@@ -355,6 +360,13 @@ impl Shared {
         }
     }
 
+    /// An attribute that is not ours to set, likewise; how many there were is said with the first.
+    fn note_not_ours(&self, path: impl FnOnce() -> Vec<u8>, name: &[u8]) {
+        if self.not_ours.fetch_add(1, Relaxed) == 0 {
+            self.note(NoteKind::NotOurs, path(), escape(name));
+        }
+    }
+
     /// An entry is on disk.
     fn entry_done(&self) {
         self.entries.fetch_add(1, Relaxed);
@@ -373,7 +385,9 @@ impl Shared {
             let what = format!("cannot write '{}' below {}{}", escape(path), self.destination, on.space());
             return Err(self.fail(Failure::Destination(what, errno)));
         }
-        self.note(NoteKind::NotCreated, path.to_vec(), describe(errno));
+        // Nothing of that name was there before: the file system takes two names of the sender for one.
+        let why = if errno == Errno::EXIST { "another entry has this name there".into() } else { describe(errno) };
+        self.note(NoteKind::NotCreated, path.to_vec(), why);
         Ok(())
     }
 
@@ -381,6 +395,10 @@ impl Shared {
     fn take_notes(&self) -> Notes {
         let mut notes = std::mem::take(&mut *self.notes.lock().expect("no thread panics while it holds this lock"));
         notes.harmless += self.foreign_owners.load(Relaxed).saturating_sub(1);
+        let others = self.not_ours.load(Relaxed).saturating_sub(1);
+        if let Some(first) = notes.named.iter_mut().find(|note| note.kind == NoteKind::NotOurs && others > 0) {
+            first.detail += &format!(", and {others} more");
+        }
         notes
     }
 

@@ -18,6 +18,7 @@ use crate::archive::{Entry, EntryKind, SparseMap};
 use crate::chunk::{Chunk, FileDigest};
 use crate::ids::Digest;
 use crate::queue::Taker;
+use crate::report::NoteKind;
 use crate::stats::{Lap, Stage};
 
 /// What a writer is given.
@@ -148,6 +149,12 @@ impl Writer<'_> {
             (What::Link { from }, EntryKind::Hardlink { target }) => link(from, target, &job),
             (_, EntryKind::Symlink { target }) => self.symlink(&job, target),
             (_, EntryKind::Fifo) => self.fifo(&job),
+            (_, EntryKind::Device { .. }) if !self.shared.policy.allow.devices => {
+                let text = "a device needs --allow devices on the receiver; left out";
+                self.shared.note(NoteKind::Withheld, job.entry.path, text);
+                return Ok(());
+            }
+            (_, EntryKind::Device { block, major, minor }) => self.device(&job, *block, (*major, *minor)),
             (
                 _,
                 EntryKind::File { .. } | EntryKind::Sparse { .. } | EntryKind::Directory | EntryKind::Hardlink { .. },
@@ -225,9 +232,23 @@ impl Writer<'_> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(dir, name, flags, Mode::empty())?;
         expect_ours(&fd, FileType::Fifo)?;
-        let no_acl = job.place.handle.already(&wanted, &self.shared.who).no_acl;
-        let already = Already { no_acl, ..Already::default() };
+        let already = Already { owner: false, mode: false, ..job.place.handle.already(&wanted, &self.shared.who) };
         apply(Object::File(fd.as_fd()), &wanted, already, self.shared, || job.entry.path.clone());
+        Ok(())
+    }
+
+    /// A device is never opened: that could rewind a tape. What is made is held as a place.
+    fn device(&self, job: &Job, block: bool, (major, minor): (u32, u32)) -> Result<(), Errno> {
+        let wanted = Attributes::from(&job.entry);
+        let (dir, name) = (job.place.handle.fd(), last_name(&job.entry.path));
+        let file_type = if block { FileType::BlockDevice } else { FileType::CharacterDevice };
+        let device = rustix::fs::makedev(major, minor);
+        rustix::fs::mknodat(dir, name, file_type, Mode::RUSR | Mode::WUSR, device)?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(dir, name, flags, Mode::empty())?;
+        expect_ours(&fd, file_type)?;
+        let already = Already { owner: false, mode: false, ..job.place.handle.already(&wanted, &self.shared.who) };
+        apply(Object::Device(fd.as_fd()), &wanted, already, self.shared, || job.entry.path.clone());
         Ok(())
     }
 

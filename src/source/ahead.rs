@@ -525,6 +525,7 @@ impl Look {
             uid: 0,
             gid: 0,
             links: 0,
+            rdev: 0,
         };
         Look { meta: nothing, found: Found::Failed(errno), taken: Taken::default() }
     }

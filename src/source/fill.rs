@@ -149,6 +149,7 @@ pub(super) enum What {
     /// The text is the path of the first name.
     Hardlink,
     Fifo,
+    Device,
 }
 
 /// Says, when it is dropped, that a chunk is filled or given up.
@@ -387,6 +388,7 @@ impl Filler<'_> {
             What::Symlink => EntryKind::Symlink { target: self.text.to_vec() },
             What::Hardlink => EntryKind::Hardlink { target: self.text.to_vec() },
             What::Fifo => EntryKind::Fifo,
+            What::Device => place.meta.device(),
         };
         Some(LaidOut { len: write_header(&self.scratch.entry, out), content: 0 })
     }

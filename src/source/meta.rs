@@ -3,7 +3,7 @@
 use rustix::fs::{FileType, Stat};
 
 use super::dirs::Inode;
-use crate::archive::{Entry, Timestamp};
+use crate::archive::{Entry, EntryKind, Timestamp};
 
 /// The attributes of one entry at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,6 +22,8 @@ pub(super) struct Meta {
     pub uid: u32,
     pub gid: u32,
     pub links: u32,
+    /// Which device it is, if it is one; 0 else.
+    pub rdev: u64,
 }
 
 impl Meta {
@@ -39,12 +41,19 @@ impl Meta {
             uid: stat.st_uid,
             gid: stat.st_gid,
             links: u32::try_from(stat.st_nlink).unwrap_or(u32::MAX),
+            rdev: stat.st_rdev,
         }
     }
 
     /// Whether nothing was changed between this look and that one, attributes included.
     pub fn is_as_at(&self, other: &Meta) -> bool {
         self.inode == other.inode && self.ctime == other.ctime
+    }
+
+    /// The kind of entry that a device is.
+    pub fn device(&self) -> EntryKind {
+        let (major, minor) = (rustix::fs::major(self.rdev), rustix::fs::minor(self.rdev));
+        EntryKind::Device { block: self.file_type == FileType::BlockDevice, major, minor }
     }
 
     /// Everything of the entry but its path, kind and extras.

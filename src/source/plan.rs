@@ -124,6 +124,7 @@ impl Planner {
             FileType::Directory => What::Directory,
             FileType::Symlink => What::Symlink,
             FileType::Fifo => What::Fifo,
+            FileType::CharacterDevice | FileType::BlockDevice => What::Device,
             FileType::Socket => {
                 self.note(NoteKind::Socket, "");
                 return Ok(());
@@ -140,6 +141,7 @@ impl Planner {
             What::Directory => EntryKind::Directory,
             What::Symlink => EntryKind::Symlink { target: step.target.to_vec() },
             What::Fifo => EntryKind::Fifo,
+            What::Device => step.meta.device(),
             _ => EntryKind::File { size: step.meta.size },
         };
         self.entry.extras = None;

@@ -4,12 +4,16 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::ends::{TRUSTING, is_root, recv, scratch, send, transfer};
+use rustix::fs::FileType;
+
+use crate::ends::{BLAST, Run, TRUSTING, is_root, recv, scratch, send, transfer};
+use crate::sink_feed::Mounted;
 use crate::trees::{
-    Set, acl, assert_listed, assert_same, list, random_bytes, set_mode, set_owner, set_xattr, takes_xattr,
+    Set, acl, assert_listed, assert_same, list, random_bytes, set_mode, set_mtime, set_owner, set_xattr, takes_xattr,
 };
 
 const NOBODY: u32 = u32::MAX;
@@ -343,10 +347,267 @@ fn modes_beyond_the_nine_bits_are_exact_if_they_may_be_and_withheld_from_files_i
         end.expect(1).tells("--allow suid");
     }
     let mut should = list(set.path("s"));
-    for item in should.values_mut().filter(|item| item.kind == rustix::fs::FileType::RegularFile) {
+    for item in should.values_mut().filter(|item| item.kind == FileType::RegularFile) {
         item.mode &= 0o1777;
     }
     assert_listed(&list(set.path("e")), &should);
     assert_eq!(fs::metadata(set.path("e/f1777")).unwrap().permissions().mode() & 0o7777, 0o1777);
-    let _ = TRUSTING;
+}
+
+/// A receiver that is nobody, in a place that is his.
+fn as_nobody(set: &Set, args: &[&str]) -> Run {
+    let (copy, nobody) = (set.path("blast"), 65_534);
+    if !copy.exists() {
+        fs::copy(BLAST, &copy).unwrap();
+        set_mode(&copy, 0o755);
+        set_mode(set.0, 0o777);
+    }
+    let mut command = Command::new(copy);
+    command.uid(nobody).gid(nobody).current_dir("/");
+    Run::of("recv", command, &["recv", "--port", "0"]).args(args)
+}
+
+#[test]
+fn devices_arrive_with_their_numbers_if_they_may_and_are_left_out_and_named_if_not() {
+    if !is_root("device nodes") {
+        return;
+    }
+    let dir = scratch();
+    let set = Set(dir.path());
+    for (name, kind, major, minor) in [
+        ("null", FileType::CharacterDevice, 1, 3),
+        ("whiteout", FileType::CharacterDevice, 0, 0),
+        ("big", FileType::BlockDevice, 259, 1_048_575),
+        ("largest", FileType::CharacterDevice, 4095, 1_048_575),
+    ] {
+        let path = match set.device(format!("s/dev/{name}"), kind, major, minor) {
+            Ok(path) => path,
+            Err(errno) => return eprintln!("SKIPPED: device nodes: {errno}"),
+        };
+        set_owner(&path, 1000, 42);
+        set_mode(&path, 0o4660);
+        set_mtime(&path, 2000, 123_456_789);
+    }
+    set.file("s/file", b"x");
+    set.hard_link("s/dev/null", "s/dev/z-same");
+    set_xattr(set.path("s/dev/big"), b"trusted.t", b"on a device");
+    let list_of = acl(&[(1, 6, NOBODY), (2, 6, 12345), (4, 6, NOBODY), (16, 6, NOBODY), (32, 0, NOBODY)]);
+    if takes_xattr(dir.path(), "system.posix_acl_access", &list_of) {
+        set_xattr(set.path("s/dev/whiteout"), ACCESS, &list_of);
+    }
+    transfer(set.path("s"), set.path("d"), &[]);
+    assert_same(set.path("d"), set.path("s"));
+
+    let without = |dest: &str| {
+        let mut should = list(set.path("s"));
+        should.retain(|path, _| !path.starts_with(b"dev/"));
+        let mut is = list(set.path(dest));
+        is.values_mut().chain(should.values_mut()).for_each(|item| item.owner = (0, 0));
+        assert_listed(&is, &should);
+    };
+    let receiver = recv(set.path("e")).start();
+    let sender = send(set.path("s"), receiver.port()).outcome();
+    for end in [sender, receiver.wait()] {
+        end.expect(1)
+            .tells("withheld: 4 entries, first dev/")
+            .tells(": a device needs --allow devices on the receiver");
+    }
+    without("e");
+    // A plain user cannot make them, whatever is allowed, but for whiteouts.
+    let receiver = as_nobody(&set, TRUSTING).last(set.path("f")).start();
+    let sender = send(set.path("s"), receiver.port()).args(&["--exclude", "whiteout"]).outcome();
+    for end in [sender, receiver.wait()] {
+        end.expect(1).tells("could not be created, left out: dev/null: Operation not permitted");
+    }
+    without("f");
+}
+
+#[test]
+fn labels_of_another_system_are_left_with_one_line_unless_they_are_asked_for() {
+    let label = b"x_u:y_r:z_t:s0\0";
+    let dir = scratch();
+    if !is_root("labels") || !takes_xattr(dir.path(), "security.selinux", label) {
+        return;
+    }
+    let set = Set(dir.path());
+    for name in ["s/a", "s/b", "s/c"] {
+        set_xattr(set.file(name, b"x"), b"security.selinux", label);
+    }
+    set_xattr(set.path("s/a"), b"user.kept", b"v");
+    let receiver = recv(set.path("d")).start();
+    let sender = send(set.path("s"), receiver.port()).outcome();
+    for end in [sender, receiver.wait()] {
+        end.expect(0).tells("attributes not set: security.selinux, and 2 more (").tells("first ");
+    }
+    let mut should = list(set.path("s"));
+    should.values_mut().for_each(|item| item.xattrs.retain(|name, _| name == b"user.kept"));
+    assert_listed(&list(set.path("d")), &should);
+
+    let receiver = recv(set.path("e")).args(&["--allow", "labels"]).start();
+    send(set.path("s"), receiver.port()).outcome().expect(0);
+    receiver.wait().expect(0);
+    assert_same(set.path("e"), set.path("s"));
+
+    // Asked for and refused: told, and the files are there. That of SELinux is refused only where SELinux is at work.
+    set_xattr(set.path("s/c"), b"security.ima", label);
+    let receiver = as_nobody(&set, &["--allow", "labels"]).last(set.path("f")).start();
+    let sender = send(set.path("s"), receiver.port()).outcome();
+    for end in [sender, receiver.wait()] {
+        end.expect(1).tells("cannot set security.ima: Operation not permitted");
+    }
+    assert_eq!(fs::read(set.path("f/c")).unwrap(), b"x");
+}
+
+#[test]
+fn a_plain_user_gets_what_is_his_to_have_and_one_line_for_each_kind_that_is_not() {
+    if !is_root("files of others") {
+        return;
+    }
+    let dir = scratch();
+    let set = Set(dir.path());
+    let capability = b"\x01\0\0\x02\0\x04\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+    for i in 0..50 {
+        let file = set.file(format!("s/{i}"), b"x");
+        set_owner(&file, 1000 + i, 42);
+        set_mode(&file, 0o6755);
+        set_xattr(&file, b"user.u", b"kept");
+        set_xattr(&file, b"trusted.t", b"not his");
+        set_xattr(&file, b"security.capability", capability);
+    }
+    let closed = set.file("s/closed/in/file", b"in directories that nobody may write");
+    set_xattr(&closed, b"user.u", b"kept");
+    for path in [&closed, &set.path("s/closed/in"), &set.path("s/closed")] {
+        set_mode(path, 0o555);
+    }
+    let receiver = as_nobody(&set, &[]).last(set.path("d")).start();
+    let sender = send(set.path("s"), receiver.port()).outcome();
+    for end in [sender, receiver.wait()] {
+        end.expect(0).tells("owners not set: 54 entries").tells(", and 99 more (");
+        assert!(end.report().lines().filter(|line| line.contains(" not set: ")).count() == 2, "{end:?}");
+    }
+    let (mut is, mut should) = (list(set.path("d")), list(set.path("s")));
+    for item in should.values_mut() {
+        item.xattrs.retain(|name, _| name == b"user.u");
+        item.mode &= 0o777;
+    }
+    assert!(is.values().all(|item| item.owner == (65_534, 65_534)));
+    is.values_mut().chain(should.values_mut()).for_each(|item| item.owner = (0, 0));
+    assert_listed(&is, &should);
+}
+
+#[test]
+fn a_file_system_without_attributes_gets_the_content_and_one_line_a_class() {
+    let dir = scratch();
+    let dest = dir.path().join("d");
+    fs::create_dir(&dest).unwrap();
+    let Some(_mounted) = Mounted::of("ramfs", &dest, "rw") else { return };
+    if !has_xattrs(dir.path()) {
+        return;
+    }
+    let set = Set(dir.path());
+    for i in 0..300 {
+        set_xattr(set.file(format!("s/many/{i}"), format!("{i}")), b"user.x", b"1");
+    }
+    set_xattr(set.path("s/many"), b"user.dir", b"1");
+    let wider = acl(&[(1, 6, NOBODY), (2, 6, 12345), (4, 0, NOBODY), (16, 6, NOBODY), (32, 0, NOBODY)]);
+    let acls = takes_xattr(dir.path(), "system.posix_acl_access", &wider);
+    if acls {
+        set_xattr(set.file("s/acl", b"x"), ACCESS, &wider);
+        assert_eq!(fs::metadata(set.path("s/acl")).unwrap().mode() & 0o777, 0o660);
+    }
+    let receiver = recv(&dest).args(&["--json"]).start();
+    let sender = send(set.path("s"), receiver.port()).outcome();
+    sender
+        .expect(1)
+        .tells("  extended attribute not kept: 301 entries, first many: cannot set user.dir: Operation not supported");
+    let receiver = receiver.wait();
+    receiver.expect(1);
+    let report: serde_json::Value = serde_json::from_str(receiver.report()).unwrap();
+    let named = report["notes"]["receiver"]["named"].as_array().unwrap();
+    assert_eq!(named.iter().filter(|note| note["kind"] == "xattr").count(), 301);
+    let mut should = list(set.path("s"));
+    should.values_mut().for_each(|item| item.xattrs.clear());
+    if acls {
+        assert!(named.iter().any(|note| note["kind"] == "acl" && note["path"] == "acl"));
+        // Without the list the group shall not get what was another's.
+        should.get_mut(&b"acl"[..]).unwrap().mode = 0o600;
+    }
+    assert_listed(&list(&dest), &should);
+
+    // Who wants none is not told of any.
+    let again = dest.join("again");
+    let receiver = recv(&again).args(&["--no-xattrs", "--no-acls"]).start();
+    send(set.path("s"), receiver.port()).outcome().expect(0);
+    receiver.wait().expect(0);
+}
+
+#[test]
+fn a_file_system_with_whole_seconds_until_2038_gets_the_content_and_one_line_for_the_times() {
+    let dir = tempfile::tempdir().unwrap();
+    let dest = dir.path().join("d");
+    fs::create_dir(&dest).unwrap();
+    let image = dir.path().join("image");
+    fs::File::create(&image).unwrap().set_len(8 << 20).unwrap();
+    let made = Command::new("mkfs.ext4").args(["-q", "-F", "-I", "128"]).arg(&image).output();
+    if !made.is_ok_and(|made| made.status.success()) {
+        return eprintln!("SKIPPED: an old file system: this needs mkfs.ext4");
+    }
+    let Some(_mounted) = Mounted::device(&image, &dest, "loop") else { return };
+    let set = Set(dir.path());
+    for i in 0..100 {
+        set_mtime(set.file(format!("s/ns/{i}"), b"x"), 1_600_000_000 + i, 500_000_000 + i as u32);
+        set_mtime(set.file(format!("s/whole/{i}"), b"x"), 1_600_000_000 + i, 0);
+    }
+    set_mtime(set.file("s/far", b"x"), 1 << 32, 0);
+    for path in ["s/ns", "s/whole", "s"] {
+        set_mtime(set.path(path), 1_600_000_001, 0);
+    }
+    let receiver = recv(&dest).start();
+    let sender = send(set.path("s"), receiver.port()).outcome();
+    for end in [sender, receiver.wait()] {
+        end.expect(1).tells("  time not kept: 101 entries, first ").tells(": the file system cannot hold the time ");
+    }
+    assert_eq!(fs::read(dest.join("ns/99")).unwrap(), b"x");
+    assert_eq!(fs::metadata(dest.join("whole/99")).unwrap().mtime(), 1_600_000_099);
+}
+
+#[test]
+fn a_root_who_may_not_give_files_away_is_told_so_in_one_line_and_the_content_is_there() {
+    if !is_root("a user namespace with files of others") {
+        return;
+    }
+    let dir = scratch();
+    let set = Set(dir.path());
+    for i in 0..100 {
+        set_owner(set.file(format!("s/{i:02}"), b"x"), 1000, 42);
+    }
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", BLAST]);
+    let receiver = Run::of("recv", command, &["recv", "--port", "0"]).last(set.path("d")).start();
+    if !receiver.says_or_ends("listening on port ") {
+        return eprintln!("SKIPPED: no user namespaces here: {:?}", receiver.wait());
+    }
+    let sender = send(set.path("s"), receiver.port()).outcome();
+    for end in [sender, receiver.wait()] {
+        end.expect(1).tells("  owner not set: 100 entries, first ").tells(": it is 0:0 and not 1000:42: ");
+    }
+    assert_eq!(fs::read(set.path("d/99")).unwrap(), b"x");
+}
+
+#[test]
+fn what_is_too_large_for_the_destination_is_one_line_and_the_rest_is_there() {
+    let dir = scratch();
+    let set = Set(dir.path());
+    for i in 0..6 {
+        set.file(format!("s/large{i}"), random_bytes(i, (2 << 20) + 1));
+        set.file(format!("s/small{i}"), b"x");
+    }
+    let mut limited = Command::new("bash");
+    limited.args(["-c", "ulimit -f 2048; exec \"$@\"", "bash", BLAST]);
+    let receiver = Run::of("recv", limited, &["recv", "--port", "0"]).last(set.path("d")).start();
+    let sender = send(set.path("s"), receiver.port()).outcome();
+    for end in [sender, receiver.wait()] {
+        end.expect(1).tells("  could not be created, left out: 6 entries, first large").tells(": File too large\n");
+    }
+    assert_eq!(fs::read_dir(set.path("d")).unwrap().count(), 6);
 }

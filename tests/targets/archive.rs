@@ -16,7 +16,7 @@ pub fn archives(input: &[u8]) {
 /// An entry made of these bytes: what may be written is read back as it was.
 pub fn entries(input: &[u8]) {
     let mut bytes = Bytes(input);
-    let kind = bytes.u8() % 6;
+    let kind = bytes.u8() % 7;
     let (mode, uid, gid) = (bytes.u64() as u32 & 0o17777, bytes.u64() as u32, bytes.u64() as u32);
     let mtime = Timestamp { secs: bytes.u64() as i64, nanos: bytes.u64() as u32 & 0x3fff_ffff };
     let size = bytes.u64();
@@ -27,8 +27,9 @@ pub fn entries(input: &[u8]) {
         1 => EntryKind::Directory,
         2 => EntryKind::Symlink { target },
         3 => EntryKind::Hardlink { target },
+        4 => EntryKind::Fifo,
         5 => EntryKind::Sparse { size, packed: mtime.secs as u64 },
-        _ => EntryKind::Fifo,
+        _ => EntryKind::Device { block: size & 1 == 1, major: mode >> 1, minor: uid & 0x1f_ffff },
     };
     let entry = Entry { path: path.to_vec(), kind, mode, uid, gid, mtime, extras: None };
     if entry.check().is_err() {
