@@ -87,6 +87,9 @@ pub enum Error {
     /// The peer broke the protocol, or what arrived is not what was sent.
     #[error("verification failed: {0}")]
     Verification(String),
+    /// The archive of another program that the sender was given is damaged.
+    #[error("the archive is damaged: {0}")]
+    Archive(String),
     /// A signal asked us to stop.
     #[error("interrupted: {0}")]
     Interrupted(String),
@@ -114,7 +117,7 @@ impl Error {
             Error::Refused(_) => ExitCode::Refused,
             Error::Network(_) | Error::NotFound(_) => ExitCode::Network,
             Error::Destination { .. } => ExitCode::Destination,
-            Error::Verification(_) => ExitCode::Verification,
+            Error::Verification(_) | Error::Archive(_) => ExitCode::Verification,
             Error::Interrupted(_) => ExitCode::Interrupted,
             // nobody stops for that: the peer lies
             Error::Peer { code: ExitCode::Whole | ExitCode::Partial, .. } => ExitCode::Verification,
@@ -145,6 +148,10 @@ impl Error {
             _ if matches!(self, Error::Source { .. }) => {
                 Some("see whether it is there, whether this user may read it, and whether its disk is sound")
             }
+            _ if matches!(self, Error::Archive(_)) => Some(
+                "see whether the program that makes the archive ends well, empty the destination, then run both \
+                 commands again",
+            ),
             ExitCode::Usage => Some("see 'blast --help'"),
             ExitCode::Network => {
                 Some("check that 'blast recv' is running there and that its port is open, then run both commands again")

@@ -109,6 +109,12 @@ pub const XATTRS_LEN_MAX: usize = 512 << 10;
 /// Body of one pax header, bytes. With its two blocks and the entry's it must fit in one chunk.
 pub const PAX_LEN_MAX: usize = 800 << 10;
 
+/// All extended headers and long names before one member of a foreign archive, bytes.
+pub const FOREIGN_META_MAX: u64 = 1 << 20;
+
+/// Extents of one file with holes in a foreign archive.
+pub const FOREIGN_EXTENTS_MAX: usize = 1 << 20;
+
 /// Files of this many bytes and more are sliced into data chunks; smaller ones travel whole in mixed chunks, unless
 /// header and content together do not fit one.
 pub const LARGE_FILE_LEN: u64 = CHUNK_LEN as u64;

@@ -61,6 +61,10 @@ pub enum NoteKind {
     Time = 18,
     /// Root may not give it to its owner there.
     OwnerRefused = 19,
+    /// Something to know about an archive of another program; nothing is missing.
+    Remark = 20,
+    /// Not one entry: bytes of a stream that were not unpacked.
+    Unread = 21,
 }
 
 impl NoteKind {
@@ -87,6 +91,8 @@ impl NoteKind {
             UnknownName,
             Time,
             OwnerRefused,
+            Remark,
+            Unread,
         ]
     };
 
@@ -97,8 +103,8 @@ impl NoteKind {
 
     /// Whether a transfer with such a note is less than whole.
     pub fn is_loss(self) -> bool {
-        use NoteKind::{NotOurs, OtherXattr, Owner, Pseudo, Socket, UnknownName};
-        !matches!(self, Socket | Owner | Pseudo | OtherXattr | NotOurs | UnknownName)
+        use NoteKind::{NotOurs, OtherXattr, Owner, Pseudo, Remark, Socket, UnknownName};
+        !matches!(self, Socket | Owner | Pseudo | OtherXattr | NotOurs | UnknownName | Remark)
     }
 }
 

@@ -77,6 +77,7 @@
 mod acl;
 mod entry;
 mod extras;
+pub mod foreign;
 mod header;
 mod parse;
 mod pax;

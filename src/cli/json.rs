@@ -338,6 +338,8 @@ impl NoteJson<'_> {
             NoteKind::UnknownName => "unknown_name",
             NoteKind::Time => "time",
             NoteKind::OwnerRefused => "owner_refused",
+            NoteKind::Remark => "remark",
+            NoteKind::Unread => "unread",
         };
         NoteJson { kind, loss: note.kind.is_loss(), path: PathJson::of(&note.path), detail: &note.detail }
     }

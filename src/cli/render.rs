@@ -268,8 +268,10 @@ fn harmless(out: &mut String, notes: [&Notes; 2], verbosity: Verbosity) {
     let pseudo = named().filter(|n| n.kind == NoteKind::Pseudo);
     let unknown = named().filter(|n| n.kind == NoteKind::UnknownName);
     let attributes = named().filter(|n| [NoteKind::NotOurs, NoteKind::OtherXattr].contains(&n.kind));
-    let told = sockets
-        + [pseudo.clone().count(), unknown.clone().count(), attributes.clone().count()].iter().sum::<usize>() as u64;
+    let remarks = named().filter(|n| n.kind == NoteKind::Remark);
+    let by_name =
+        [pseudo.clone().count(), unknown.clone().count(), attributes.clone().count(), remarks.clone().count()];
+    let told = sockets + by_name.iter().sum::<usize>() as u64;
     // Of owners only the first is kept by name.
     match named().find(|n| n.kind == NoteKind::Owner) {
         Some(owner) => {
@@ -310,6 +312,10 @@ fn harmless(out: &mut String, notes: [&Notes; 2], verbosity: Verbosity) {
             });
         }
     }
+    remarks.for_each(|n| {
+        let first = if n.path.is_empty() { String::new() } else { format!(", first {}", escape(&n.path)) };
+        let _ = writeln!(out, "about the archive: {}{first}", escape(n.detail.as_bytes()));
+    });
     if sockets > 0 {
         let _ = writeln!(out, "skipped: {}", plural(sockets, "socket", "sockets"));
         if verbosity >= Verbosity::Verbose {
@@ -369,6 +375,9 @@ fn detail(note: &Note) -> String {
 }
 
 fn name(note: &Note) -> String {
+    if note.kind == NoteKind::Unread {
+        return "what follows the archive".to_owned();
+    }
     if note.path.is_empty() { "(the root of the transfer)".to_owned() } else { escape(&note.path) }
 }
 
@@ -393,6 +402,8 @@ fn words(kind: NoteKind) -> &'static str {
         NoteKind::UnknownName => "owner's name not known here",
         NoteKind::Time => "time not kept",
         NoteKind::OwnerRefused => "owner not set",
+        NoteKind::Remark => "about the archive",
+        NoteKind::Unread => "not unpacked",
     }
 }
 

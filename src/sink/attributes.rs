@@ -67,7 +67,7 @@ impl Who {
         }
     }
 
-    fn is_root(&self) -> bool {
+    pub fn is_root(&self) -> bool {
         self.uid == 0
     }
 
@@ -365,7 +365,7 @@ impl Object<'_> {
         }
     }
 
-    fn set_mode(self, mode: u32) -> Result<(), Errno> {
+    pub fn set_mode(self, mode: u32) -> Result<(), Errno> {
         match self {
             Object::File(fd) | Object::Directory(fd) => rustix::fs::fchmod(fd, Mode::from_raw_mode(mode)),
             // Linux keeps no mode for a symbolic link.
@@ -397,7 +397,7 @@ impl Object<'_> {
         }
     }
 
-    fn set_mtime(self, mtime: Timestamp) -> Result<(), Errno> {
+    pub fn set_mtime(self, mtime: Timestamp) -> Result<(), Errno> {
         let times = Timestamps {
             last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
             last_modification: Timespec { tv_sec: mtime.secs, tv_nsec: mtime.nanos.into() },

@@ -10,6 +10,8 @@
 //! going up, a level is opened again as the `..` of the one below, and must be the same device and inode. And there
 //! are [`Permits`] for all directories together, jobs included: who makes directories waits for who fills them.
 
+mod wander;
+
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex};
@@ -17,6 +19,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use self::wander::AsItWas;
 use super::attributes::{Already, Attributes, Object, Part, Who, apply, remove_default_acl, set_xattrs};
 use super::space::space;
 use super::{Failure, Shared, Stopped, describe};
@@ -100,8 +103,11 @@ pub(super) struct Dir {
     attributes: Mutex<Option<Attributes>>,
     /// It has no ACL of its own before it is finished.
     no_acl: bool,
-    /// A root that we have made. If it is not announced, it gets the mode of any new directory.
+    /// We have made it. If it is not announced, which only the root and what is on the way to an entry of a foreign
+    /// archive may be, it gets the mode of any new directory.
     fresh: bool,
+    /// What it was when we went back to it, if it is not announced once more.
+    was: Option<AsItWas>,
     shared: Arc<Shared>,
 }
 
@@ -146,10 +152,12 @@ impl Dir {
                 shared.note(NoteKind::Attribute, self.path(), "somebody moved it while it was being filled");
                 shared.entry_done();
             }
-            (None, Some(handle)) if self.fresh => {
-                let mode = Mode::from_raw_mode(0o777 & !shared.who.umask);
-                if let Err(errno) = rustix::fs::fchmod(handle.fd(), mode) {
-                    shared.note(NoteKind::Attribute, Vec::new(), describe(errno));
+            (None, Some(handle)) if self.fresh || self.was.is_some() => {
+                let mode = self.was.map_or(0o777 & !shared.who.umask, |was| was.mode);
+                let object = Object::Directory(handle.fd());
+                let time = |was: AsItWas| object.set_mtime(was.mtime);
+                if let Err(errno) = object.set_mode(mode).and_then(|()| self.was.map_or(Ok(()), time)) {
+                    shared.note(NoteKind::Attribute, self.path(), describe(errno));
                 }
             }
             (None, _) => {}
@@ -247,6 +255,7 @@ impl Jail {
             attributes: Mutex::default(),
             no_acl: fresh && heirless,
             fresh,
+            was: None,
             shared: shared.clone(),
         };
         Ok(Jail {
@@ -328,6 +337,7 @@ impl Jail {
                     attributes: Mutex::new(Some(left_for_later(entry))),
                     no_acl,
                     fresh: false,
+                    was: None,
                     shared: self.shared.clone(),
                 })),
                 Err(errno) => {

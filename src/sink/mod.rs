@@ -16,6 +16,9 @@
 //! Before the first of these threads starts, [`Prepared::confined`] has the system hold them to the destination. A command
 //! is started before that: it is as free as the user who named it.
 //!
+//! The archive of another program, that comes as a stream, is unpacked by one thread too, since its entries may come in
+//! any order and take each other's names; through the same jail and with the same functions.
+//!
 //! What it must never do: touch anything outside the destination, open what exists, replace anything, follow a
 //! symbolic link below the root. What goes wrong with one entry becomes a note and the run goes on; what goes wrong
 //! with the destination ends the whole sink at once. No thread outlives the [`Sink`].
@@ -24,6 +27,7 @@ mod attributes;
 mod confine;
 mod consumer;
 mod disk;
+mod foreign;
 mod jail;
 mod output;
 mod owners;
@@ -242,6 +246,10 @@ enum Failure {
     Verification(String),
     /// The command that takes it: what it did, and how it ended.
     Command(String, Option<Exit>),
+    /// What the peer was given to send: it is no archive that could be unpacked, …
+    Refused(String),
+    /// … or it is a damaged one.
+    Archive(String),
     /// Ourselves.
     Bug(String),
 }
@@ -252,6 +260,8 @@ impl From<Failure> for Error {
             Failure::Destination(what, errno) => Error::Destination { what, source: errno.into() },
             Failure::Verification(what) => Error::Verification(what),
             Failure::Command(what, exit) => Error::Command { what, producer: false, exit },
+            Failure::Refused(what) => Error::Refused(what),
+            Failure::Archive(what) => Error::Archive(what),
             Failure::Bug(what) => Error::Bug(what),
         }
     }

@@ -6,7 +6,7 @@
 //! | tree | its entries | one archive | refused | one archive |
 //! | one file | an entry | its bytes | its bytes | its bytes |
 //! | block device | refused | its bytes | its bytes | its bytes |
-//! | standard input | refused (foreign archives are not unpacked yet) | its bytes | its bytes | its bytes |
+//! | standard input | what it is an archive of | its bytes | its bytes | its bytes |
 //!
 //! A command that takes what comes is given what `-` would be. A device must be had alone, and have room for what is offered as far as that is known. A destination that does not exist becomes a directory for a tree, a file for the rest, and always a directory if it
 //! ends in a slash. Nothing is ever replaced: a directory must hold nothing but empty directories, mount points and
@@ -34,7 +34,7 @@ use super::owners::OwnerMap;
 use super::raw::Wish;
 use super::shared::{Sharing, sharing};
 use super::space::shortage;
-use super::{OnError, Recorder, Shared, Sink, raw, unpack};
+use super::{OnError, Recorder, Shared, Sink, foreign, raw, unpack};
 use crate::child::Child;
 use crate::error::{Error, escape};
 use crate::options::{Allow, Destination, Keep, Owners};
@@ -234,11 +234,6 @@ impl Prepared {
                 self.shown,
                 self.inside(name),
             ))),
-            Offer::Stream if directory => Err(Error::Refused(format!(
-                "'{}' is a directory, and this version does not unpack an archive from standard input: \
-                 receive into a file or '-', or send the directory itself",
-                self.shown
-            ))),
             Offer::Tree { .. } => Ok(Layout::Archive),
             Offer::File { .. } if directory => Ok(Layout::Archive),
             Offer::File { .. } | Offer::Device { .. } | Offer::Stream | Offer::Measure => Ok(Layout::Raw),
@@ -324,11 +319,12 @@ impl Prepared {
                     readable = Some(below(&root)?);
                 }
                 confine(&[(root.as_fd(), Leave::All), (parent.as_fd(), Leave::EmptyDirectories)]);
-                open_tree(root, Some((parent, name)), HashMap::new(), workers, shared)
+                let foreign = *offer == Offer::Stream;
+                open_tree(root, Some((parent, name)), HashMap::new(), (!foreign).then_some(workers), shared)
             }
             Target::Directory { fd, before } => {
                 confine(&[(fd.as_fd(), Leave::All)]);
-                open_tree(fd, None, before, workers, shared)
+                open_tree(fd, None, before, (*offer != Offer::Stream).then_some(workers), shared)
             }
         }?;
         sink.readable = readable;
@@ -382,17 +378,21 @@ fn cannot_read_back(source: io::Error) -> Error {
     Error::Destination { what: "cannot open the destination to read it back".into(), source }
 }
 
+/// Without workers, what comes is the archive of another program.
 fn open_tree(
     root: OwnedFd,
     made: Option<(OwnedFd, Vec<u8>)>,
     before: HashMap<Identity, Before>,
-    workers: usize,
+    workers: Option<usize>,
     shared: Arc<Shared>,
 ) -> Result<Sink, Error> {
     let jail = Jail::new(root, made.is_some(), before, &shared);
     let jail = jail.map_err(|e| failed(&format!("cannot use '{}'", shared.destination), e))?;
     Sink::start(shared, move |inlet, shared| {
-        let end = unpack::run(inlet, jail, workers, shared);
+        let end = match workers {
+            Some(workers) => unpack::run(inlet, jail, workers, shared),
+            None => foreign::run(inlet, jail, shared),
+        };
         if let (Err(_), Some((parent, name))) = (&end, &made) {
             // What we have made goes again if nothing came into it; if something did, this fails and it stays.
             let _ = rustix::fs::unlinkat(parent, name.as_slice(), AtFlags::REMOVEDIR);

@@ -95,7 +95,7 @@ const CREATE: OFlags =
 
 /// Work until there is no more. After a failure what is queued is dropped, and what has a temporary name removed.
 pub(super) fn run(queue: Taker<Work>, shared: &Shared, temp_names: &TempNames) {
-    let mut writer = Writer { shared, temp_names, large: None };
+    let mut writer = Writer::new(shared, temp_names);
     let (mut lap, watch) = (Lap::start(), shared.stats.watch(Stage::Write));
     for work in queue {
         lap.book(&watch.wait_in);
@@ -114,7 +114,7 @@ pub(super) fn run(queue: Taker<Work>, shared: &Shared, temp_names: &TempNames) {
     }
 }
 
-struct Writer<'a> {
+pub(super) struct Writer<'a> {
     shared: &'a Shared,
     temp_names: &'a TempNames,
     large: Option<Large>,
@@ -128,49 +128,63 @@ impl Drop for Writer<'_> {
     }
 }
 
-impl Writer<'_> {
+impl<'a> Writer<'a> {
+    pub fn new(shared: &'a Shared, temp_names: &'a TempNames) -> Writer<'a> {
+        Writer { shared, temp_names, large: None }
+    }
+
     fn job(&mut self, mut job: Job, chunk: &Chunk) -> Result<(), Stopped> {
         if self.shared.stopping() {
             return Err(Stopped);
         }
-        let made = match (&job.what, &job.entry.kind) {
-            (What::Large { size }, _) => {
+        match &job.what {
+            What::Large { size } => {
                 let size = *size;
                 return self.begin(job, size, None);
             }
-            (What::Sparse { map }, _) => {
+            What::Sparse { map } => {
                 let (size, spread) = (map.data_len(), Spread::new(map.clone(), job.line.is_some()));
                 return self.begin(job, size, Some(spread));
             }
-            (What::Packed { map, content }, EntryKind::Sparse { .. }) => {
-                self.packed(&job, map, &chunk.content()[content.clone()])
+            What::Whole { .. } | What::Packed { .. } | What::Link { .. } => {}
+        }
+        if matches!(job.entry.kind, EntryKind::Device { .. }) && !self.shared.policy.allow.devices {
+            let text = "a device needs --allow devices on the receiver; left out";
+            self.shared.note(NoteKind::Withheld, job.entry.path, text);
+            return Ok(());
+        }
+        let content = match &job.what {
+            What::Whole { content } | What::Packed { content, .. } => &chunk.content()[content.clone()],
+            What::Large { .. } | What::Sparse { .. } | What::Link { .. } => &[],
+        };
+        let made = self.make(&job, content);
+        match made {
+            Ok(()) => {
+                self.shared.entry_done();
+                if let Some(line) = job.line.take() {
+                    write_down(line, &job, content);
+                }
+                Ok(())
             }
-            (What::Whole { content }, EntryKind::File { .. }) => self.file(&job, &chunk.content()[content.clone()]),
-            (What::Link { from }, EntryKind::Hardlink { target }) => link(from, target, &job),
-            (_, EntryKind::Symlink { target }) => self.symlink(&job, target),
-            (_, EntryKind::Fifo) => self.fifo(&job),
-            (_, EntryKind::Device { .. }) if !self.shared.policy.allow.devices => {
-                let text = "a device needs --allow devices on the receiver; left out";
-                self.shared.note(NoteKind::Withheld, job.entry.path, text);
-                return Ok(());
-            }
-            (_, EntryKind::Device { block, major, minor }) => self.device(&job, *block, (*major, *minor)),
+            Err(errno) => self.shared.entry_failed(&job.entry.path, errno, &job.place.handle),
+        }
+    }
+
+    /// Create one entry with all that it has; a file with this content.
+    pub fn make(&self, job: &Job, content: &[u8]) -> Result<(), Errno> {
+        match (&job.what, &job.entry.kind) {
+            (What::Whole { .. }, EntryKind::File { .. }) => self.file(job, content),
+            (What::Packed { map, .. }, EntryKind::Sparse { .. }) => self.packed(job, map, content),
+            (What::Link { from }, EntryKind::Hardlink { target }) => link(from, target, job),
+            (_, EntryKind::Symlink { target }) => self.symlink(job, target),
+            (_, EntryKind::Fifo) => self.fifo(job),
+            (_, EntryKind::Device { block, major, minor }) => self.device(job, *block, (*major, *minor)),
             (
                 _,
                 EntryKind::File { .. } | EntryKind::Sparse { .. } | EntryKind::Directory | EntryKind::Hardlink { .. },
             ) => {
                 unreachable!("unpack makes no such job")
             }
-        };
-        match made {
-            Ok(()) => {
-                self.shared.entry_done();
-                if let Some(line) = job.line.take() {
-                    write_down(line, &job, chunk);
-                }
-                Ok(())
-            }
-            Err(errno) => self.shared.entry_failed(&job.entry.path, errno, &job.place.handle),
         }
     }
 
@@ -208,7 +222,7 @@ impl Writer<'_> {
     }
 
     /// Where the sync at the end would hide what went wrong.
-    fn sync(&self, fd: &OwnedFd) -> Result<(), Errno> {
+    pub fn sync(&self, fd: &OwnedFd) -> Result<(), Errno> {
         if self.shared.sync_each_file { rustix::fs::fdatasync(fd) } else { Ok(()) }
     }
 
@@ -346,15 +360,15 @@ impl Writer<'_> {
 }
 
 /// A file is whole, or has one more name: its line. The content is still in the cache.
-fn write_down(line: record::Place, job: &Job, chunk: &Chunk) {
+pub(super) fn write_down(line: record::Place, job: &Job, content: &[u8]) {
     match (&job.what, &job.entry.kind) {
-        (What::Whole { content }, EntryKind::File { .. }) => {
-            let hash = blake3::hash(&chunk.content()[content.clone()]);
+        (What::Whole { .. }, EntryKind::File { .. }) => {
+            let hash = blake3::hash(content);
             line.file(Digest(hash.into()), &job.entry.path);
         }
-        (What::Packed { map, content }, EntryKind::Sparse { .. }) => {
+        (What::Packed { map, .. }, EntryKind::Sparse { .. }) => {
             let mut spread = Spread::new(map.clone(), true);
-            spread.hash(&chunk.content()[content.clone()]);
+            spread.hash(content);
             if let Some(digest) = spread.digest() {
                 line.file(digest, &job.entry.path);
             }
@@ -416,6 +430,6 @@ pub(super) fn write_at(fd: impl AsFd, mut content: &[u8], mut offset: u64) -> Re
 
 /// Remove what we have created and could not complete. If even that fails it stays, under the note that it is not
 /// whole.
-fn remove(dir: &Handle, name: &[u8]) {
+pub(super) fn remove(dir: &Handle, name: &[u8]) {
     let _ = rustix::fs::unlinkat(dir.fd(), name, AtFlags::empty());
 }
