@@ -290,8 +290,6 @@ fn records() -> Vec<Case> {
         "atime",
         "ctime",
         "comment",
-        "uname",
-        "gname",
         "charset",
         "SCHILY.xattr.system.posix_acl_access",
         "SCHILY.xattr.x",
