@@ -69,7 +69,7 @@ pub enum NoteKind {
 
 impl NoteKind {
     /// Every kind, in the wire's order.
-    pub const ALL: [NoteKind; 19] = {
+    pub const ALL: [NoteKind; 21] = {
         use NoteKind::*;
         [
             Vanished,
