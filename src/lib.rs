@@ -75,10 +75,9 @@
 //! | [`verify`] | compare a tree with a manifest | write |
 //! | [`cli`] | arguments, progress, exit codes, reports | know how anything works |
 //!
-//! Imports go one way: ground floor ← wire, archive, manifest ← chunk, flow ← source, sink, link, read_back ← send, recv, verify ←
-//! cli. The crate
-//! `tar` is named only in `archive`; tokio and socket2 only in `link`, `send` and `recv`; clap and indicatif only in
-//! `cli`, which is also the only room that prints. `tests/house.rs` holds all this.
+//! Imports go one way: ground floor ← wire, archive, manifest ← chunk, flow ← source, sink, link, read_back ← send, recv,
+//! verify ← cli. The crate `tar` is named only in `archive`; tokio and socket2 only in `link`, `send` and `recv`; clap and
+//! indicatif only in `cli`, which is also the only room that prints. `tests/house.rs` holds all this.
 //!
 //! # Threads
 //!

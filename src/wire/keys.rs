@@ -88,11 +88,6 @@ impl SessionKeys {
         }
     }
 
-    /// With a secret that everybody knows: tags find accidents and strangers' traffic, not attackers.
-    pub fn published() -> SessionKeys {
-        SessionKeys::new(super::PUBLISHED_KEY.0, None)
-    }
-
     /// What chunks and control frames are sealed with, if they are.
     pub fn cipher(&self) -> Option<Cipher> {
         self.cipher
