@@ -14,7 +14,7 @@
 //!
 //! # The first connection
 //!
-//! It begins with TLS 1.3 (RFC 8446) and nothing to negotiate: X25519MLKEM768, `TLS_CHACHA20_POLY1305_SHA256`, Ed25519
+//! It begins with TLS 1.3 (RFC 8446) and nothing to negotiate: X25519, `TLS_CHACHA20_POLY1305_SHA256`, Ed25519
 //! with a raw public key (RFC 7250) that the listener throws away with its process, no tickets, no resumption, no early
 //! data, no certificate of the dialer's. Whose the public key is, nobody asks. ALPN names two protocols, `blast/` with the
 //! version in decimals and the dialer's *commitment* of 32 bytes; the listener takes the first. Record headers say version

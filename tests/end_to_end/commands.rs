@@ -266,11 +266,11 @@ fn a_command_gets_its_pipe_and_nothing_else_of_ours_and_is_not_confined() {
 #[test]
 fn a_sender_that_is_refused_starts_no_command() {
     let dir = scratch();
-    let (started, dest) = (dir.path().join("started"), dir.path().join("dest"));
-    fs::create_dir(&dest).unwrap();
-    let receiver = recv(&dest).start();
-    let sender = producing(format!("touch '{}'", started.display()), receiver.port()).outcome();
-    sender.expect(3);
-    receiver.wait().expect(3);
+    let started = dir.path().join("started");
+    let receiver = recv(dir.path().join("dest")).start();
+    let sender = producing(format!("touch '{}'", started.display()), receiver.port());
+    sender.args(&["--no-encrypt"]).outcome().expect(3);
+    receiver.signal(Signal::INT);
+    receiver.wait().expect(7);
     assert!(!started.exists());
 }
