@@ -14,6 +14,7 @@ mod keys;
 mod limited;
 mod links;
 mod misuse;
+mod notes;
 mod numbers;
 mod progress;
 mod rehearsal;

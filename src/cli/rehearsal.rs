@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use super::args::Verbosity;
+use super::notes;
 use super::numbers::{bytes_exact, entries, plural};
-use super::render;
 use crate::error::escape;
 use crate::report::{OmittedKind, Rehearsal, Rehearsed};
 
@@ -23,7 +23,7 @@ pub fn line(found: &Rehearsed<'_>) -> String {
         Rehearsed::Omitted { kind: OmittedKind::Cache, path, .. } => {
             format!("- {}/: what is in it: a cache, of which only the tag goes\n", shown(path))
         }
-        Rehearsed::Noted(note) => format!("- {}\n", render::note(note)),
+        Rehearsed::Noted(note) => format!("- {}\n", notes::note(note)),
     }
 }
 
@@ -40,7 +40,7 @@ pub fn text(found: &Rehearsal, verbosity: Verbosity) -> String {
     let _ = writeln!(out, "would send {}, {}", entries(found.entries), bytes_exact(found.content_bytes));
     // With -v all names have been told already.
     let losses_by_name = verbosity < Verbosity::Verbose;
-    out += &render::left_out(&found.omitted, &found.notes, losses_by_name);
+    out += &notes::left_out(&found.omitted, &found.notes, losses_by_name);
     if found.notes.losses > 0 {
         let things = plural(found.notes.losses, "thing", "things");
         let _ = writeln!(out, "it would be PARTIAL: {things} left out, changed or incomplete");

@@ -1,20 +1,17 @@
 //! What is said at the end, as text: the final report, or the failure. Nothing is printed here. Every
 //! foreign name (paths, links, a peer's words) leaves escaped.
 
-use std::collections::HashMap;
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use super::args::Verbosity;
 use super::limited;
+use super::notes::{harmless, losses, omitted};
 use super::numbers::{absence, bytes, bytes_exact, count, entries, plural, rate, span};
 use crate::error::{ExitCode, escape};
 use crate::options::Destination;
-use crate::report::{
-    Difference, DifferenceKind, LinkReport, ManifestReport, Note, NoteKind, Notes, Omitted, OmittedCount, OmittedKind,
-    ReadBack, Report, Verified,
-};
+use crate::report::{Difference, DifferenceKind, LinkReport, ManifestReport, ReadBack, Report, Verified};
 
 /// Which end is speaking.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -24,12 +21,6 @@ pub enum Side {
     /// The receiver, and where it puts things.
     Recv(Destination),
 }
-
-/// Losses listed by name in a report unless `-v` asks for all.
-const LOSSES_SHOWN: usize = 50;
-
-/// So many notes of one class are one line.
-const CLASS_FROM: u64 = 4;
 
 /// A failure: what went wrong, how far it had come, what to try. The lines after the first stand alone.
 pub fn failure(what: &str, incomplete: Option<String>, hint: Option<&str>) -> String {
@@ -87,17 +78,6 @@ pub fn report(report: &Report, side: &Side, verbosity: Verbosity) -> String {
     losses(&mut out, notes, verbosity);
     let _ = writeln!(out, "{}", verdict(report, side));
     let _ = writeln!(out, "limited by: {}", limited::line(&report.limited()));
-    out
-}
-
-/// What one side left out, and why; what makes a transfer less than whole by name, or not at all.
-pub fn left_out(omitted_on_request: &Omitted, notes: &Notes, losses_by_name: bool) -> String {
-    let mut out = omitted(omitted_on_request);
-    let notes = [notes, &Notes::default()];
-    harmless(&mut out, notes, Verbosity::Normal);
-    if losses_by_name {
-        losses(&mut out, notes, Verbosity::Normal);
-    }
     out
 }
 
@@ -241,172 +221,6 @@ fn outages(link: &LinkReport) -> String {
     away.unwrap_or_default() + &last.unwrap_or_default()
 }
 
-/// One line for each kind of what was left out on request.
-fn omitted(omitted: &Omitted) -> String {
-    let mut out = String::new();
-    for kind in OmittedKind::ALL {
-        let OmittedCount { count: n, first } = omitted.of(kind);
-        let what = match kind {
-            _ if *n == 0 => continue,
-            OmittedKind::Excluded => format!("excluded: {}", plural(*n, "name", "names")),
-            OmittedKind::OtherFileSystem => {
-                format!("not entered: {}", plural(*n, "other file system", "other file systems"))
-            }
-            OmittedKind::Cache => format!("only the tag sent: {}", plural(*n, "cache", "caches")),
-        };
-        let first = if first.is_empty() { "(the root of the transfer)".to_owned() } else { escape(first) };
-        let _ = writeln!(out, "{what} ({}{first})", if *n > 1 { "first " } else { "" });
-    }
-    out
-}
-
-/// One line for each kind of note that costs nothing.
-fn harmless(out: &mut String, notes: [&Notes; 2], verbosity: Verbosity) {
-    let named = || notes.iter().flat_map(|n| &n.named);
-    let total: u64 = notes.iter().map(|n| n.harmless).sum();
-    let sockets = named().filter(|n| n.kind == NoteKind::Socket).count() as u64;
-    let pseudo = named().filter(|n| n.kind == NoteKind::Pseudo);
-    let unknown = named().filter(|n| n.kind == NoteKind::UnknownName);
-    let attributes = named().filter(|n| [NoteKind::NotOurs, NoteKind::OtherXattr].contains(&n.kind));
-    let remarks = named().filter(|n| n.kind == NoteKind::Remark);
-    let by_name =
-        [pseudo.clone().count(), unknown.clone().count(), attributes.clone().count(), remarks.clone().count()];
-    let told = sockets + by_name.iter().sum::<usize>() as u64;
-    // Of owners only the first is kept by name.
-    match named().find(|n| n.kind == NoteKind::Owner) {
-        Some(owner) => {
-            let others = total.saturating_sub(told);
-            let _ = writeln!(
-                out,
-                "owners not set: {} (they are not this user's to set; first {})",
-                entries(others),
-                name(owner)
-            );
-        }
-        None if total > told => {
-            let _ = writeln!(out, "{} more of no consequence", plural(total - told, "note", "notes"));
-        }
-        None => {}
-    }
-    attributes.for_each(|n| {
-        let (words, why) = match n.kind {
-            NoteKind::NotOurs => ("not set", "they are another system's, or not this user's to set"),
-            _ => ("not carried", "they are the file system's own"),
-        };
-        let _ = writeln!(out, "attributes {words}: {} ({why}; first {})", escape(n.detail.as_bytes()), name(n));
-    });
-    pseudo.for_each(|n| {
-        let _ = writeln!(out, "not entered: {} ({})", name(n), escape(n.detail.as_bytes()));
-    });
-    if let Some(first) = unknown.clone().next() {
-        let n = unknown.clone().count() as u64;
-        let _ = writeln!(
-            out,
-            "names of owners that nobody has here: {} (the numbers stay; first {})",
-            count(n),
-            name(first)
-        );
-        if verbosity >= Verbosity::Verbose {
-            unknown.for_each(|n| {
-                let _ = writeln!(out, "  {}: {}", name(n), escape(n.detail.as_bytes()));
-            });
-        }
-    }
-    remarks.for_each(|n| {
-        let first = if n.path.is_empty() { String::new() } else { format!(", first {}", escape(&n.path)) };
-        let _ = writeln!(out, "about the archive: {}{first}", escape(n.detail.as_bytes()));
-    });
-    if sockets > 0 {
-        let _ = writeln!(out, "skipped: {}", plural(sockets, "socket", "sockets"));
-        if verbosity >= Verbosity::Verbose {
-            named().filter(|n| n.kind == NoteKind::Socket).for_each(|n| {
-                let _ = writeln!(out, "  {}", name(n));
-            });
-        }
-    }
-}
-
-/// Everything that makes a transfer less than whole, by name.
-fn losses(out: &mut String, notes: [&Notes; 2], verbosity: Verbosity) {
-    let total: u64 = notes.iter().map(|n| n.losses).sum();
-    if total == 0 {
-        return;
-    }
-    let most = if verbosity >= Verbosity::Verbose { usize::MAX } else { LOSSES_SHOWN };
-    let _ = writeln!(out, "left out, changed or incomplete: {}", count(total));
-    let named = || notes.iter().flat_map(|n| &n.named).filter(|n| n.kind.is_loss());
-    let mut classes: HashMap<(NoteKind, &str), u64> = HashMap::new();
-    named().filter_map(Note::class).for_each(|class| *classes.entry(class).or_default() += 1);
-    let (mut lines, mut shown) = (0, 0);
-    for note in named() {
-        let one_of = note.class().and_then(|class| classes.get_mut(&class));
-        let which = match one_of {
-            Some(0) => continue,
-            Some(many) if *many >= CLASS_FROM && verbosity < Verbosity::Verbose => {
-                let many = std::mem::take(many);
-                shown += many;
-                format!("{}, first {}", entries(many), name(note))
-            }
-            _ => {
-                shown += 1;
-                name(note)
-            }
-        };
-        let _ = writeln!(out, "  {}: {which}{}", words(note.kind), detail(note));
-        lines += 1;
-        if lines == most {
-            break;
-        }
-    }
-    if total > shown {
-        let kept = named().count() as u64 > shown;
-        let how = if kept { "-v names more" } else { "not kept by name" };
-        let _ = writeln!(out, "  and {} more ({how})", count(total - shown));
-    }
-}
-
-/// One note, beginning with its entry.
-pub fn note(note: &Note) -> String {
-    format!("{}: {}{}", name(note), words(note.kind), detail(note))
-}
-
-fn detail(note: &Note) -> String {
-    if note.detail.is_empty() { String::new() } else { format!(": {}", escape(note.detail.as_bytes())) }
-}
-
-fn name(note: &Note) -> String {
-    if note.kind == NoteKind::Unread {
-        return "what follows the archive".to_owned();
-    }
-    if note.path.is_empty() { "(the root of the transfer)".to_owned() } else { escape(&note.path) }
-}
-
-fn words(kind: NoteKind) -> &'static str {
-    match kind {
-        NoteKind::Vanished => "vanished before it was read, left out",
-        NoteKind::Shrank => "shrank while it was read, zeros in place of its end",
-        NoteKind::Changed => "changed while it was read",
-        NoteKind::Unreadable => "unreadable, left out",
-        NoteKind::ReadError => "read errors, zeros in their place",
-        NoteKind::NotCarried => "cannot be carried, left out",
-        NoteKind::Socket => "socket, skipped",
-        NoteKind::NotCreated => "could not be created, left out",
-        NoteKind::Attribute => "an attribute could not be set",
-        NoteKind::Owner => "owner not set",
-        NoteKind::Withheld => "withheld",
-        NoteKind::Pseudo => "pseudo file system, not entered",
-        NoteKind::Xattr => "extended attribute not kept",
-        NoteKind::Acl => "ACL not kept",
-        NoteKind::OtherXattr => "attribute of the file system, not carried",
-        NoteKind::NotOurs => "attribute not set",
-        NoteKind::UnknownName => "owner's name not known here",
-        NoteKind::Time => "time not kept",
-        NoteKind::OwnerRefused => "owner not set",
-        NoteKind::Remark => "about the archive",
-        NoteKind::Unread => "not unpacked",
-    }
-}
-
 /// The last guard before a terminal or a log: control characters that slipped through every escape become visible.
 /// Text that is already escaped stays as it is.
 pub fn printable(text: &str) -> String {
@@ -425,7 +239,7 @@ mod tests {
     use super::*;
     use crate::error::Error;
     use crate::ids::Digest;
-    use crate::report::Protection;
+    use crate::report::{Note, NoteKind, Notes, Omitted, Protection};
 
     fn sample() -> Report {
         Report {

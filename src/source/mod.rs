@@ -31,6 +31,7 @@ mod extras;
 mod fill;
 mod holes;
 mod large;
+mod lay_out;
 mod links;
 mod meta;
 mod named;
