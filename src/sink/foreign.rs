@@ -249,6 +249,9 @@ impl Foreign<'_> {
     /// An entry that has no content, or has all of it.
     fn make(&mut self, mut job: Job) -> Result<(), Stopped> {
         let (writer, gathered) = (&self.writer, &self.gathered);
+        if writer.withholds(&job) {
+            return Ok(());
+        }
         let made = in_place(&mut self.jail, self.shared, &job, || writer.make(&job, gathered));
         match made {
             Ok(()) => {

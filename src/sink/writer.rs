@@ -120,6 +120,17 @@ pub(super) struct Writer<'a> {
     large: Option<Large>,
 }
 
+impl Large {
+    /// It cannot be had. Told before it is removed: the words say how much room there was.
+    fn lose(&mut self, errno: Errno, shared: &Shared) -> Result<(), Stopped> {
+        let told = shared.entry_failed(&self.job.entry.path, errno, &self.job.place.handle);
+        if let Some((_, name)) = self.open.take() {
+            remove(&self.job.place.handle, name.as_bytes());
+        }
+        told
+    }
+}
+
 impl Drop for Writer<'_> {
     fn drop(&mut self) {
         if let Some(Large { job, open: Some((_, name)), .. }) = self.large.take() {
@@ -148,9 +159,7 @@ impl<'a> Writer<'a> {
             }
             What::Whole { .. } | What::Packed { .. } | What::Link { .. } => {}
         }
-        if matches!(job.entry.kind, EntryKind::Device { .. }) && !self.shared.policy.allow.devices {
-            let text = "a device needs --allow devices on the receiver; left out";
-            self.shared.note(NoteKind::Withheld, job.entry.path, text);
+        if self.withholds(&job) {
             return Ok(());
         }
         let content = match &job.what {
@@ -168,6 +177,16 @@ impl<'a> Writer<'a> {
             }
             Err(errno) => self.shared.entry_failed(&job.entry.path, errno, &job.place.handle),
         }
+    }
+
+    /// Whether it lends rights that were not given, which is told.
+    pub fn withholds(&self, job: &Job) -> bool {
+        let withheld = matches!(job.entry.kind, EntryKind::Device { .. }) && !self.shared.policy.allow.devices;
+        if withheld {
+            let text = "a device needs --allow devices on the receiver; left out";
+            self.shared.note(NoteKind::Withheld, job.entry.path.clone(), text);
+        }
+        withheld
     }
 
     /// Create one entry with all that it has; a file with this content.
@@ -291,25 +310,19 @@ impl<'a> Writer<'a> {
     fn data(&mut self, content: &[u8]) -> Result<(), Stopped> {
         let large = self.large.as_mut().expect("data follows its file's beginning");
         let spread = large.spread.as_mut().expect("only a sparse file's data comes so");
-        if let Some((fd, name)) = &large.open {
+        if let Some((fd, _)) = &large.open {
             match spread.write(fd, content) {
                 Ok(()) => self.shared.content_done(content.len()),
-                Err(errno) => {
-                    let told = self.shared.entry_failed(&large.job.entry.path, errno, &large.job.place.handle);
-                    remove(&large.job.place.handle, name.as_bytes());
-                    large.open = None;
-                    told?;
-                }
+                Err(errno) => large.lose(errno, self.shared)?,
             }
         }
-        large.written += content.len() as u64;
-        if large.written == large.size { self.end() } else { Ok(()) }
+        self.went_on(content.len())
     }
 
     fn slice(&mut self, chunk: &Chunk) -> Result<(), Stopped> {
         let large = self.large.as_mut().expect("a slice follows its file's beginning");
         let content = chunk.content();
-        if let Some((fd, name)) = &large.open {
+        if let Some((fd, _)) = &large.open {
             match write_at(fd, content, large.written) {
                 Ok(()) => {
                     self.shared.content_done(content.len());
@@ -318,16 +331,16 @@ impl<'a> Writer<'a> {
                         pushed.expect("unpack lets only the next slice through");
                     }
                 }
-                Err(errno) => {
-                    // Told before it is removed: the words say how much room there was.
-                    let told = self.shared.entry_failed(&large.job.entry.path, errno, &large.job.place.handle);
-                    remove(&large.job.place.handle, name.as_bytes());
-                    large.open = None;
-                    told?;
-                }
+                Err(errno) => large.lose(errno, self.shared)?,
             }
         }
-        large.written += content.len() as u64;
+        self.went_on(content.len())
+    }
+
+    /// So much of the large file has come, written or not.
+    fn went_on(&mut self, len: usize) -> Result<(), Stopped> {
+        let large = self.large.as_mut().expect("something of it came");
+        large.written += len as u64;
         if large.written == large.size { self.end() } else { Ok(()) }
     }
 

@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use rustix::fs::FileType;
 
 use crate::ends::{BLAST, Run, TRUSTING, is_root, recv, scratch, send, transfer};
+use crate::foreign_feed::{has, run_in};
 use crate::sink_feed::Mounted;
 use crate::trees::{
     Set, acl, assert_listed, assert_same, list, random_bytes, set_mode, set_mtime, set_owner, set_xattr, takes_xattr,
@@ -365,6 +366,53 @@ fn as_nobody(set: &Set, args: &[&str]) -> Run {
     let mut command = Command::new(copy);
     command.uid(nobody).gid(nobody).current_dir("/");
     Run::of("recv", command, &["recv", "--port", "0"]).args(args)
+}
+
+/// What GNU tar packs with all that it can keep arrives through standard input as if blast had walked it itself.
+#[test]
+fn what_gnu_tar_packs_keeps_its_attributes_and_devices_need_the_same_leave() {
+    if !is_root("device nodes and trusted attributes") || !has("tar", "GNU tar") {
+        return;
+    }
+    let dir = scratch();
+    let set = Set(dir.path());
+    let file = set.file("s/file", b"content");
+    set.hard_link("s/file", "s/same");
+    set.symlink("file", "s/link");
+    for (name, value) in
+        [(&b"user.record"[..], &b"x\n15 path=evil.x\n"[..]), (b"trusted.t", b"\0\xff"), (b"user.a=b", b"=")]
+    {
+        set_xattr(&file, name, value);
+    }
+    let list_of = acl(&[(1, 6, NOBODY), (2, 6, 12345), (4, 4, NOBODY), (16, 6, NOBODY), (32, 0, NOBODY)]);
+    let takes_acls = takes_xattr(dir.path(), "system.posix_acl_access", &list_of);
+    if takes_acls {
+        set_xattr(set.path("s/same"), ACCESS, &list_of);
+    }
+    for (name, kind, major, minor) in
+        [("null", FileType::CharacterDevice, 1, 3), ("big", FileType::BlockDevice, 259, 1_048_575)]
+    {
+        if let Err(errno) = set.device(format!("s/dev/{name}"), kind, major, minor) {
+            return eprintln!("SKIPPED: device nodes: {errno}");
+        }
+    }
+    let args = "--format=posix --sort=name --xattrs --xattrs-include=* --acls -S -cf s.tar -C s .";
+    run_in(dir.path(), "tar", &args.split(' ').collect::<Vec<_>>());
+    let unpack = |dest: &str, args: &[&str]| {
+        let receiver = recv(set.path(dest)).args(args).start();
+        let sender = send("-", receiver.port()).stdin(fs::File::open(set.path("s.tar")).unwrap()).outcome();
+        [sender, receiver.wait()]
+    };
+    for end in unpack("d/", TRUSTING) {
+        end.expect(0);
+    }
+    assert_same(set.path("d"), set.path("s"));
+    for end in unpack("e/", &["--allow", "trusted"]) {
+        end.expect(1).tells(": a device needs --allow devices on the receiver");
+    }
+    let mut should = list(set.path("s"));
+    should.retain(|path, _| !path.starts_with(b"dev/"));
+    assert_listed(&list(set.path("e")), &should);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::ffi::CStr;
 
 use super::Extent;
 use crate::archive::{BLOCK_LEN, Timestamp};
+use crate::limits::{DEVICE_MAJOR_MAX, DEVICE_MINOR_MAX};
 
 /// Entries of a sparse map in a header, and in each block that continues it.
 const IN_HEADER: usize = 4;
@@ -96,6 +97,17 @@ impl Block {
     pub fn mtime(&self) -> Option<Timestamp> {
         let secs = number(&self.0[136..148]).and_then(|n| n.try_into().ok())?;
         Some(Timestamp { secs, nanos: 0 })
+    }
+
+    /// Which device it is, if this system can have such a one.
+    pub fn device(&self) -> Option<(u32, u32)> {
+        let part = |at: usize, max: u32| {
+            number(&self.0[at..at + 8]).and_then(|n| u32::try_from(n).ok()).filter(|number| *number <= max)
+        };
+        if self.layout() == Layout::V7 {
+            return None;
+        }
+        Some((part(329, DEVICE_MAJOR_MAX)?, part(337, DEVICE_MINOR_MAX)?))
     }
 
     /// GNU's map in a header of type S, if it can be read, and whether another block continues it.

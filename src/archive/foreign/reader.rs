@@ -377,7 +377,10 @@ impl Reader {
             },
             (_, b'2') => Ok(EntryKind::Symlink { target: link }),
             (_, b'6') => Ok(EntryKind::Fifo),
-            (_, b'3' | b'4') => Err("devices are not created".into()),
+            (_, b'3' | b'4') => match block.device() {
+                Some((major, minor)) => Ok(EntryKind::Device { block: kind == b'4', major, minor }),
+                None => Err("its device number is none".into()),
+            },
             (_, b'M') => Err("it is the rest of a file that another volume begins".into()),
             (_, b'N') => Err("renaming lists of old dumps are not followed".into()),
             (_, other) => Err(format!("its type '{}' is not known", other.escape_ascii())),
