@@ -52,11 +52,12 @@ pub fn rate(bytes_per_second: f64) -> String {
     format!("{}/s", bytes(bytes_per_second.max(0.0) as u64))
 }
 
-/// 4.2 s, 3 min 5 s, 2 h 14 min, 3 d 4 h
+/// 4.2 s, 3 min 5 s, 2 h 14 min, 3 d 4 h; rounded, so that a rate beside it is the rate of it
 pub fn span(time: Duration) -> String {
-    let s = time.as_secs();
+    let tenths = (time.as_millis() + 50) / 100;
+    let s = time.saturating_add(Duration::from_millis(500)).as_secs();
     match s {
-        0..10 if time.subsec_nanos() > 0 => format!("{:.1} s", time.as_secs_f64()),
+        _ if tenths < 100 && time.subsec_nanos() > 0 => format!("{}.{} s", tenths / 10, tenths % 10),
         0..60 => format!("{s} s"),
         60..3600 => format!("{} min {} s", s / 60, s % 60),
         3600..86_400 => format!("{} h {} min", s / 3600, s / 60 % 60),
@@ -110,7 +111,11 @@ mod tests {
             (0, "0 s"),
             (9_000, "9 s"),
             (4_210, "4.2 s"),
-            (59_999, "59 s"),
+            (9_949, "9.9 s"),
+            (9_960, "10 s"),
+            (14_980, "15 s"),
+            (59_400, "59 s"),
+            (59_999, "1 min 0 s"),
             (65_000, "1 min 5 s"),
             (3_600_000, "1 h 0 min"),
             (273_600_000, "3 d 4 h"),
