@@ -92,10 +92,13 @@ fn a_bit_that_flips_now_and_then_costs_that_chunk_and_is_counted_on_its_link() {
 fn a_link_that_damages_every_chunk_is_dropped_and_the_others_finish() {
     let connections = Arc::new(AtomicU64::new(0));
     let count = connections.clone();
+    let flipped = Arc::new(AtomicU64::new(0));
+    let count_flipped = flipped.clone();
     let (dropped, is_dropped) = (Mutex::new(false), Condvar::new());
     let (sender, receiver, same) = damaged(move |passing, piece| {
         if passing.link == LINK_3 && piece.what == What::Payload(CHUNK) {
             piece.flip(7);
+            count_flipped.fetch_add(1, SeqCst);
         }
         // The sound link is held up until then, or a transfer this small may be over before.
         if passing.link == LINK_3 && piece.what == What::End {
@@ -115,7 +118,8 @@ fn a_link_that_damages_every_chunk_is_dropped_and_the_others_finish() {
     assert!(same);
     assert!(column(&sender, "127.0.0.2", "chunks") >= 41, "{sender:?}");
     assert_eq!(column(&sender, "127.0.0.2", "corrupt"), 0, "{sender:?}");
-    assert!(column(&sender, "127.0.0.3", "corrupt") >= 8, "{sender:?}");
+    // the last of them may not be told apart from what was lost when the link was dropped
+    assert!(flipped.load(SeqCst) >= 8 && column(&sender, "127.0.0.3", "corrupt") >= 4, "{flipped:?}: {sender:?}");
     assert!(connections.load(SeqCst) <= 2, "it is not dialled again and again: {connections:?}");
 }
 
