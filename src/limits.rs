@@ -264,6 +264,9 @@ pub const BACKLOG: i32 = 1024;
 /// How long nothing is accepted once the kernel has no descriptor or memory for it.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
+/// Pause before it is looked again whether the rest of a sender's first header has come.
+pub const PEEK_AGAIN: Duration = Duration::from_millis(5);
+
 /// Strangers who are named one by one; later ones are only counted.
 pub const STRANGERS_NAMED: u64 = 5;
 

@@ -3,7 +3,8 @@
 //! 1. Look at the destination before listening, so that a destination that cannot be used costs nothing, and one that
 //!    others can write to is not filled by root without its leave.
 //! 2. Listen, and answer senders that look for a receiver; take the first Hello whose offer fits the destination
-//!    (Welcome), and every Join of its session.
+//!    (Welcome), and every Join of its session. Until the sender has said a frame of the session, it is none: if it
+//!    leaves before, the next one is waited for.
 //! 3. Confine this thread to the destination, before it starts any that writes. All of this runs in a thread of its
 //!    own: a confinement lasts as long as its thread, and the caller's goes on to other things. Start the stages:
 //!    `workers` threads open and verify chunks in any order; the flow restores the order; whoever completes a gap hands
@@ -12,13 +13,14 @@
 //!    from the disk what is there now, if that is asked for.
 //! 5. Say so on every link (Commit, or Abort on any failure), wait for Bye, and report.
 //!
-//! Steps 2, 3 and 4 have a room each: `door`, `stages`, `conductor`.
+//! Steps 2, 3 and 4 have rooms: `door` and `welcome`, `stages`, `conductor`.
 
 mod conductor;
 mod door;
 mod policy;
 mod read_back;
 mod stages;
+mod welcome;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -32,27 +34,25 @@ use tokio::task::LocalSet;
 use tokio::time::{Instant, timeout};
 
 use self::conductor::Conductor;
-use self::door::{
-    Caller, Door, Porter, Wish, advertised, announced, announcer, answer_the_door, cannot_listen, peer_name,
-    reachable_at,
-};
+use self::door::{Door, Porter, advertised, announced, announcer, answer_the_door, cannot_listen, reachable_at};
 use self::policy::{Policy, Strangers, is_worth_a_line};
 use self::stages::{Stages, worker_count};
+use self::welcome::Begun;
 use crate::child::Leash;
 use crate::error::Error;
 use crate::ids::{InstanceId, LinkId};
 use crate::limits;
 use crate::link::cables::Cables;
-use crate::link::greet::Welcomed;
+use crate::link::greet::Agreement;
 use crate::link::listen::Pending;
 use crate::link::watch::{Interrupts, Watch};
 use crate::link::{describe_io, dial, listen, socket, tls};
 use crate::manifest::{Draft, Pen};
-use crate::options::{Destination, RecvOptions, Window};
+use crate::options::{Destination, RecvOptions};
 use crate::report::{Event, ManifestReport, Report};
 use crate::sink::{self, Prepared, Sink};
-use crate::stats::{Phase, Stats, memory_available};
-use crate::wire::{FIRST_NONCES, Layout, Offer};
+use crate::stats::{Phase, Stats};
+use crate::wire::{FIRST_NONCES, Offer};
 
 /// Receive what a sender brings. Returns once everything is durable and verified, or with the reason why not; `stats`
 /// can be watched meanwhile.
@@ -179,6 +179,7 @@ async fn converse(
         tokio::task::spawn_local(answer_the_door(listener, pending.clone(), call.clone(), porter.clone()));
     }
     let mut door = Door { port, callers, waiting: None, porter, cables };
+    let mut transfer = Some(Transfer { prepared, manifest });
     let mut measured = 0;
     loop {
         let (first, offer) = tokio::select! {
@@ -187,23 +188,21 @@ async fn converse(
             // only while nobody is served
             never = announced(announcer.as_mut()) => match never {},
         };
-        if offer != Offer::Measure {
-            return serve(
-                &options,
-                stats,
-                Some(Transfer { prepared, manifest, offer }),
-                first,
-                &mut door,
-                &mut interrupts,
-            )
-            .await;
+        let peer = first.peer;
+        let measures = offer == Offer::Measure;
+        let prepared = transfer.as_ref().filter(|_| !measures).map(|t| &t.prepared);
+        let Some(begun) = welcome::begin(&options, prepared, first, &mut door, &mut interrupts).await? else {
+            continue;
+        };
+        if !measures {
+            return serve(&options, stats, transfer.take(), begun, &mut door, &mut interrupts).await;
         }
         measured += 1;
         if is_worth_a_line(measured) {
-            (options.observer)(Event::Measured { peer: first.peer });
+            (options.observer)(Event::Measured { peer });
         }
         let quiet = RecvOptions { observer: Arc::new(|_| {}), ..options.clone() };
-        match serve(&quiet, Arc::default(), None, first, &mut door, &mut interrupts).await {
+        match serve(&quiet, Arc::default(), None, begun, &mut door, &mut interrupts).await {
             Err(error @ Error::Interrupted(_)) if door.waiting.is_none() => return Err(error),
             Err(error @ Error::Bug(_)) => return Err(error),
             // however it ended, nothing was received and the next one is waited for
@@ -216,7 +215,6 @@ async fn converse(
 struct Transfer {
     prepared: Prepared,
     manifest: Option<Manifest>,
-    offer: Offer,
 }
 
 /// One session, from its first connection on. Without anything to receive it lets the sender see how fast its links are.
@@ -224,64 +222,47 @@ async fn serve(
     options: &RecvOptions,
     stats: Arc<Stats>,
     transfer: Option<Transfer>,
-    first: Caller,
+    begun: Begun,
     door: &mut Door,
     interrupts: &mut Interrupts,
 ) -> Result<Report, Error> {
-    let Caller { mut stream, peer, wish, place } = first;
-    // it has become a session, which is no longer pending
-    drop(place);
-    let Wish::Begin(guest) = wish else { unreachable!("first_hello returns one who wants to begin") };
-    let session = guest.session;
-
+    let Begun { session, offer, layout, window, trusted, agreement, peer, stream, early } = begun;
+    let Agreement { keys, protection } = agreement;
     let began = Instant::now();
     let (fail, mut failure) = mpsc::unbounded_channel();
     let on_error = Box::new(move |error| drop(fail.send(error)));
     let measuring = transfer.is_none();
-    let (opened, manifest) = match transfer {
-        Some(Transfer { prepared, manifest, offer }) => {
+    door.porter.busy.set(!measuring);
+    (options.observer)(Event::Connected { peer, protection });
+    let (sink, manifest) = match transfer {
+        Some(Transfer { prepared, manifest }) => {
             if let Some(lack) = prepared.shortage(&offer) {
                 (options.observer)(Event::Warning(lack));
             }
-            let prepared = prepared.allowing(options.allow, guest.is_trusted());
-            let opened = prepared
-                .layout(&offer)
-                .and_then(|layout| Ok((layout, prepared.open(&offer, stats.clone(), worker_count(), on_error)?)));
-            (opened, manifest)
+            let prepared = prepared.allowing(options.allow, trusted);
+            (prepared.open(&offer, stats.clone(), worker_count(), on_error), manifest)
         }
-        None => (sink::discard(stats.clone(), on_error).map(|sink| (Layout::Raw, sink)), None),
+        None => (sink::discard(stats.clone(), on_error), None),
     };
-    let (layout, sink) = match opened {
-        Ok(opened) => opened,
+    let sink = match sink {
+        Ok(sink) => sink,
         Err(error) => {
-            let _ = guest.refuse(&mut stream, error.exit_code(), &error.reason()).await;
+            welcome::take_back(stream, early, &keys, &error).await;
             return Err(error);
         }
     };
     // However this ends other than well, a command that takes what comes ends before it.
     let leash = Leash::on(sink.command());
-    let window = Window::chosen(options.window_chunks, memory_available());
     let port = door.port;
-    let (owner_names, addresses) = (options.owners.need_names(), advertised(options, port));
-    let welcomed = Welcomed { layout, owner_names, window_chunks: window.max, addresses };
-    let (answer, agreement) = guest.agree(welcomed);
-    let keys = agreement.keys;
     let (events, mut inbox) = mpsc::unbounded_channel();
     let stages = match Stages::start(session, keys.clone(), window, &sink, stats.clone(), events, door.cables.clone()) {
         Ok(stages) => stages,
         Err(error) => {
-            let _ = answer.refuse(&mut stream, error.exit_code(), &error.reason()).await;
+            welcome::take_back(stream, early, &keys, &error).await;
             abort(sink).await;
             return Err(error);
         }
     };
-    if let Err(e) = answer.welcome(&mut stream).await {
-        abort(sink).await;
-        return Err(Error::Network(format!("the sender at {} left during the handshake: {e}", peer_name(peer))));
-    }
-    let protection = agreement.protection;
-    door.porter.busy.set(!measuring);
-    (options.observer)(Event::Connected { peer, protection });
     stats.begin();
     stats.enter(Phase::Moving);
 
@@ -299,10 +280,12 @@ async fn serve(
         measuring,
         read_back: manifest.as_ref().filter(|_| options.verify).map(|manifest| manifest.recorder.clone()),
     };
-    let place = door::place(&stream, peer);
-    door.serve(Some((session, keys.clone())));
-    let keys = keys.listener(LinkId(0), FIRST_NONCES);
-    conductor.start_link(LinkId(0), stream, keys, peer, place, None);
+    if let Some(stream) = stream {
+        let place = door::place(&stream, peer);
+        conductor.start_link(LinkId(0), stream, keys.listener(LinkId(0), FIRST_NONCES), peer, place, None);
+    }
+    conductor.joined.insert(LinkId(0));
+    early.into_iter().for_each(|caller| conductor.admit(caller));
     let outcome = conductor.receive(&mut inbox, door, &mut failure, interrupts).await;
     let mut left = None;
     let outcome = match outcome {

@@ -6,11 +6,21 @@ use std::fs;
 use std::path::Path;
 
 use crate::replay::replay;
-use crate::targets::{archives, entries, read};
+use crate::targets::{archives, entries, foreign_archives, read, sparse_maps};
 
 #[test]
 fn archives_never_panic_and_have_one_encoding() {
     replay("archive", archives);
+}
+
+#[test]
+fn archives_of_other_tars_never_panic_and_mean_the_same_however_they_are_cut() {
+    replay("foreign_archive", foreign_archives);
+}
+
+#[test]
+fn maps_of_sparse_files_never_panic_and_have_one_text() {
+    replay("sparse_map", sparse_maps);
 }
 
 #[test]

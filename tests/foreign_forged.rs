@@ -52,7 +52,7 @@ fn text(path: impl AsRef<Path>) -> String {
 
 /// CVE-2018-12015 and its like: through a symbolic link of the archive's own.
 #[test]
-fn a_link_of_the_archive_is_replaced_by_a_later_file_and_never_followed() {
+fn cve_2018_12015_a_link_of_the_archive_is_replaced_by_a_later_file_and_never_followed() {
     for large in [false, true] {
         let canary = Canary::new();
         let bytes = if large { bytes(3 << 20, 1) } else { b"content".to_vec() };
@@ -73,7 +73,7 @@ fn a_link_of_the_archive_is_replaced_by_a_later_file_and_never_followed() {
 
 /// CVE-2024-12087, CVE-2025-45582: a name that was a directory comes once more as a link, or the other way round.
 #[test]
-fn links_and_directories_of_one_name_take_nothing_outside() {
+fn cve_2024_12087_cve_2025_45582_links_and_directories_of_one_name_take_nothing_outside() {
     let outside = |canary: &Canary| canary.outside("").trim_end_matches('/').to_owned();
     let canary = Canary::new();
     let entries = [a_directory("d"), a_link("d", &outside(&canary)), a_file("d/file", b"evil"), a_file("after", b"")];
@@ -93,7 +93,7 @@ fn links_and_directories_of_one_name_take_nothing_outside() {
 
 /// CVE-2025-4517: a chain of links that makes a path longer than the system resolves.
 #[test]
-fn a_chain_of_links_of_any_length_leads_nowhere() {
+fn cve_2025_4517_a_chain_of_links_of_any_length_leads_nowhere() {
     let canary = Canary::new();
     let long = "d".repeat(247);
     let (mut entries, mut at, mut steps) = (Vec::new(), String::new(), String::new());
@@ -130,7 +130,7 @@ fn a_chain_of_links_of_any_length_leads_nowhere() {
 
 /// RUSTSEC-2018-0002, CVE-2026-23745: a hard link to what the archive did not bring, then a file of its name.
 #[test]
-fn hard_links_lead_to_what_the_archive_brought_and_nowhere_else() {
+fn rustsec_2018_0002_cve_2026_23745_hard_links_lead_to_what_the_archive_brought_and_nowhere_else() {
     for target in ["/etc/hostname", "../outside/file", "/../outside/file", "link/file", "nothing", "d"] {
         let canary = Canary::new();
         let outside = canary.outside("");

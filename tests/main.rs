@@ -32,5 +32,6 @@ mod sink_table;
 mod sink_tree;
 mod targets;
 mod trees;
+mod units;
 mod wire_fuzz;
 mod wire_golden;

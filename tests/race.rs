@@ -105,7 +105,7 @@ fn race_for(what: &str, each: impl Fn(&str) -> Entry, below: impl Fn(&str) -> Ve
 
 /// CVE-2026-32282: a mode was set on what a link pointed to that had taken a file's place between check and use.
 #[test]
-fn a_directory_swapped_for_a_link_in_the_destination_takes_nothing_outside() {
+fn cve_2026_32282_a_directory_swapped_for_a_link_in_the_destination_takes_nothing_outside() {
     let below = |name: &str| {
         vec![
             file(&format!("{name}/file"), 9),

@@ -97,7 +97,7 @@ impl Drop for Relay {
 }
 
 /// One listener for each address; the first chooses a port that the others must find free too.
-fn listen(links: &[Ipv4Addr]) -> Vec<TcpListener> {
+pub fn listen(links: &[Ipv4Addr]) -> Vec<TcpListener> {
     loop {
         let first = TcpListener::bind((links[0], 0)).expect("a free port");
         let port = first.local_addr().unwrap().port();
@@ -108,6 +108,14 @@ fn listen(links: &[Ipv4Addr]) -> Vec<TcpListener> {
     }
 }
 
+/// A connection to a port of this machine, from that address of it.
+pub fn dial(from: Ipv4Addr, to: u16) -> std::io::Result<TcpStream> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    socket.bind(&SocketAddr::from((from, 0)).into())?;
+    socket.connect(&SocketAddr::from((Ipv4Addr::LOCALHOST, to)).into())?;
+    Ok(socket.into())
+}
+
 impl Shared {
     fn serve(self: Arc<Shared>, listener: &TcpListener) {
         let IpAddr::V4(link) = listener.local_addr().unwrap().ip() else { unreachable!("we listen on IPv4") };
@@ -115,7 +123,7 @@ impl Shared {
             if self.cut.load(SeqCst) {
                 return;
             }
-            let (Ok(near), Ok(far)) = (near, self.dial(link)) else { continue };
+            let (Ok(near), Ok(far)) = (near, dial(link, self.to)) else { continue };
             let connection = self.connections.fetch_add(1, SeqCst);
             {
                 let mut streams = self.streams.lock().unwrap();
@@ -129,13 +137,6 @@ impl Shared {
                 thread::spawn(move || shared.pass(from, to, link, connection, way));
             }
         }
-    }
-
-    fn dial(&self, from: Ipv4Addr) -> std::io::Result<TcpStream> {
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-        socket.bind(&SocketAddr::from((from, 0)).into())?;
-        socket.connect(&SocketAddr::from((Ipv4Addr::LOCALHOST, self.to)).into())?;
-        Ok(socket.into())
     }
 
     fn pass(&self, mut from: TcpStream, mut to: TcpStream, link: Ipv4Addr, connection: u64, way: Way) {
@@ -217,10 +218,10 @@ impl Piece<'_> {
 }
 
 /// A TLS record's type, version and length.
-const RECORD_HEADER_LEN: usize = 5;
+pub const RECORD_HEADER_LEN: usize = 5;
 
 /// Whether a TLS record begins here. Of a frame's tag, which is as good as random, one in 2^21 looks like it.
-fn is_record(bytes: &[u8]) -> bool {
+pub fn is_record(bytes: &[u8]) -> bool {
     matches!(bytes, [20..=23, 3, 1 | 3, ..])
 }
 

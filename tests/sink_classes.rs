@@ -37,7 +37,7 @@ fn refused(blocks: &[u8], text: &str) {
 
 /// CVE-2018-12015: a file of a symbolic link's name was written through it.
 #[test]
-fn a_file_of_a_symbolic_links_name_is_left_out() {
+fn cve_2018_12015_a_file_of_a_symbolic_links_name_is_left_out() {
     let canary = Canary::new();
     for (target, size) in [(canary.outside("file"), 5), (canary.outside("new"), 5), (canary.outside("file"), 3 << 20)] {
         let dest = canary.dest();
@@ -53,7 +53,7 @@ fn a_file_of_a_symbolic_links_name_is_left_out() {
 
 /// CVE-2019-6111: a server sent other files than it was asked for, over those in the user's own directory.
 #[test]
-fn no_name_that_the_sender_chooses_replaces_what_was_there() {
+fn cve_2019_6111_no_name_that_the_sender_chooses_replaces_what_was_there() {
     let canary = Canary::new();
     fs::create_dir(canary.dest().join(".ssh")).unwrap();
     fs::write(canary.dest().join(".ssh/authorized_keys"), "mine").unwrap();
@@ -75,7 +75,7 @@ fn no_name_that_the_sender_chooses_replaces_what_was_there() {
 
 /// CVE-2022-2879: headers of any length were read into memory.
 #[test]
-fn an_extended_header_that_claims_gigabytes_is_refused_before_any_of_it_is_read() {
+fn cve_2022_2879_an_extended_header_that_claims_gigabytes_is_refused_before_any_of_it_is_read() {
     for claim in [(800 << 10) + 1, 1 << 30, 0o77777777777] {
         let header = forge::block(b'x', b"././@PaxHeader", &[(SIZE, &octal(claim))]);
         refused(&header, &format!("an extended header of {claim} bytes is too long"));
@@ -84,7 +84,7 @@ fn an_extended_header_that_claims_gigabytes_is_refused_before_any_of_it_is_read(
 
 /// CVE-2023-43616: an archive's entry replaced a file that lay there already.
 #[test]
-fn a_repeated_name_leaves_what_came_first_as_it_is() {
+fn cve_2023_43616_a_repeated_name_leaves_what_came_first_as_it_is() {
     let canary = Canary::new();
     let entries = [directory(""), directory("d"), file("d/f", 5), file("d/f", 700), file("d/f", 3 << 20), file("d", 9)];
     let noted = unpack(&mut Feed::all(&entries), &canary.dest()).noted();
@@ -95,7 +95,7 @@ fn a_repeated_name_leaves_what_came_first_as_it_is() {
 
 /// CVE-2024-12087: a name that had been checked as a directory came once more, as a link, and was followed.
 #[test]
-fn a_link_of_a_directorys_name_takes_nothing_of_what_follows_outside() {
+fn cve_2024_12087_a_link_of_a_directorys_name_takes_nothing_of_what_follows_outside() {
     let canary = Canary::new();
     let outside = canary.outside("");
     let link = symlink("d", outside.trim_end_matches('/'));
@@ -117,7 +117,7 @@ fn a_link_of_a_directorys_name_takes_nothing_of_what_follows_outside() {
 
 /// CVE-2024-12718: modes and times of entries were set on what they pointed to outside.
 #[test]
-fn the_attributes_of_links_are_their_own() {
+fn cve_2024_12718_the_attributes_of_links_are_their_own() {
     let canary = Canary::new();
     let mut entries = vec![directory("")];
     for (name, target) in [("a", "file"), ("b", "sub"), ("c", "link"), ("d", "")] {
@@ -140,7 +140,7 @@ fn the_attributes_of_links_are_their_own() {
 
 /// CVE-2025-4517: a chain of links made a path longer than the system resolves, and the check stopped there.
 #[test]
-fn links_that_make_a_path_longer_than_the_system_takes_lead_nowhere() {
+fn cve_2025_4517_links_that_make_a_path_longer_than_the_system_takes_lead_nowhere() {
     let long = "d".repeat(247);
     let mut chain = vec![directory("")];
     let (mut at, mut steps) = (String::new(), String::new());
@@ -180,7 +180,7 @@ fn in_order(entries: &[blast::archive::Entry]) -> Vec<blast::archive::Entry> {
 
 /// CVE-2025-45582: the first of two archives brought a link, the second went through it.
 #[test]
-fn a_second_archive_does_not_go_through_the_links_of_the_first() {
+fn cve_2025_45582_a_second_archive_does_not_go_through_the_links_of_the_first() {
     let canary = Canary::new();
     let outside = canary.outside("");
     let first = [directory(""), directory("a"), symlink("a/x", outside.trim_end_matches('/'))];
@@ -195,7 +195,7 @@ fn a_second_archive_does_not_go_through_the_links_of_the_first() {
 
 /// CVE-2025-58183: the map of a sparse file was read into memory, however long.
 #[test]
-fn maps_of_holes_are_refused_by_name_in_all_their_forms() {
+fn cve_2025_58183_maps_of_holes_are_refused_by_name_in_all_their_forms() {
     refused(&forge::block(b'S', b"sparse", &[(SIZE, &octal(1))]), "entry type 'S'");
     let old = record("GNU.sparse.map", "0,1,".repeat(100_000) + "0,1");
     refused(&extended(&old), "extended header key 'GNU.sparse.map'");
@@ -210,7 +210,7 @@ fn maps_of_holes_are_refused_by_name_in_all_their_forms() {
 
 /// CVE-2025-59343: a link to a sibling whose name began like the destination's passed for one inside.
 #[test]
-fn a_sibling_whose_name_begins_like_the_destinations_is_outside() {
+fn cve_2025_59343_a_sibling_whose_name_begins_like_the_destinations_is_outside() {
     for target in ["../outside/file", "../outside"] {
         let canary = Canary::of("out");
         let entries = [directory(""), symlink("x", target), hardlink("y", "x"), file("x", 5), file("y", 5)];
@@ -227,7 +227,7 @@ fn a_sibling_whose_name_begins_like_the_destinations_is_outside() {
 
 /// CVE-2025-62518: where the plain block said 0 and the extended header another size, the content was read as entries.
 #[test]
-fn the_entries_of_an_archive_inside_a_file_stay_its_content() {
+fn cve_2025_62518_the_entries_of_an_archive_inside_a_file_stay_its_content() {
     let inner = [forge::block(b'0', b"smuggled", &[(SIZE, &octal(4))]), content(b"evil")].concat();
     let size = record("size", inner.len().to_string());
     let outer = forge::block(b'0', b"inner.tar", &[]);
@@ -245,7 +245,7 @@ fn the_entries_of_an_archive_inside_a_file_stay_its_content() {
 
 /// CVE-2026-33055: where the plain block had a size, that of the extended header was passed over.
 #[test]
-fn two_sizes_that_differ_are_refused_and_neither_is_believed() {
+fn cve_2026_33055_two_sizes_that_differ_are_refused_and_neither_is_believed() {
     let inner = [forge::block(b'0', b"smuggled", &[(SIZE, &octal(4))]), content(b"evil")].concat();
     for (plain, said) in [(512, inner.len()), (inner.len(), 512), (inner.len(), 1), (1, 1 << 40)] {
         let outer = forge::block(b'0', b"outer", &[(SIZE, &octal(plain as u64))]);
@@ -256,7 +256,7 @@ fn two_sizes_that_differ_are_refused_and_neither_is_believed() {
 
 /// CVE-2026-23745: targets were taken as they came, those of hard links too.
 #[test]
-fn absolute_targets_are_refused_for_hard_links_and_only_data_for_symbolic_ones() {
+fn cve_2026_23745_absolute_targets_are_refused_for_hard_links_and_only_data_for_symbolic_ones() {
     let canary = Canary::new();
     let target = canary.outside("file");
     let link = forge::block(b'1', b"h", &[(LINK, target.as_bytes())]);
@@ -275,7 +275,7 @@ fn absolute_targets_are_refused_for_hard_links_and_only_data_for_symbolic_ones()
 
 /// CVE-2026-23950: names that some file systems take for one were checked as two, at the same time.
 #[test]
-fn names_that_look_alike_are_the_names_they_are() {
+fn cve_2026_23950_names_that_look_alike_are_the_names_they_are() {
     for (a, b) in [("stra\u{df}e", "strasse"), ("cafe\u{301}", "caf\u{e9}"), ("Dir", "dir"), ("\u{212a}", "k")] {
         let canary = Canary::new();
         let outside = canary.outside("");
@@ -294,7 +294,7 @@ fn names_that_look_alike_are_the_names_they_are() {
 
 /// GHSA-3cv2-h65g-fgmm: an extended header was taken for the long name that followed it instead of the file.
 #[test]
-fn a_long_name_between_an_extended_header_and_its_entry_is_refused() {
+fn ghsa_3cv2_h65g_fgmm_a_long_name_between_an_extended_header_and_its_entry_is_refused() {
     for type_flag in [b'L', b'K', b'x', b'g'] {
         let between = [forge::block(type_flag, b"././@LongLink", &[(SIZE, &octal(9))]), content(b"long name")].concat();
         let smuggled = [forge::block(b'0', b"smuggled", &[(SIZE, &octal(4))]), content(b"evil")].concat();
@@ -306,7 +306,7 @@ fn a_long_name_between_an_extended_header_and_its_entry_is_refused() {
 
 /// Values were cut at newlines, so that the rest of one passed for another record.
 #[test]
-fn a_value_that_holds_a_newline_and_a_record_names_no_file() {
+fn pax_newline_injection_a_value_that_holds_a_newline_and_a_record_names_no_file() {
     let injected = record("path", "smuggled");
     let value = [b"x\n", &injected[..]].concat();
     let entry = forge::block(b'0', b"honest", &[]);

@@ -89,7 +89,7 @@ pub fn assert_verification(error: Error, text: &str) {
 
 /// CVE-2007-4559: a name with `..` or a slash in front led out of the destination.
 #[test]
-fn names_that_lead_outside_are_refused() {
+fn cve_2007_4559_names_that_lead_outside_are_refused() {
     let names: [&[u8]; 12] = [
         b"../outside",
         b"/outside/f",
@@ -132,7 +132,7 @@ fn names_that_lead_outside_are_refused() {
 
 /// RUSTSEC-2018-0002: a hard link to a file outside, and a second entry of its name to overwrite that with.
 #[test]
-fn hard_link_targets_that_lead_outside_are_refused() {
+fn rustsec_2018_0002_hard_link_targets_that_lead_outside_are_refused() {
     for target in ["../outside/file", "/outside/file/0", "a/../../outside"] {
         let canary = Canary::new();
         let honest = "t".repeat(target.len());
@@ -146,7 +146,7 @@ fn hard_link_targets_that_lead_outside_are_refused() {
 
 /// RUSTSEC-2021-0080: directories were made through a link that the archive itself had brought.
 #[test]
-fn nothing_goes_through_a_symbolic_link_of_the_same_archive() {
+fn rustsec_2021_0080_nothing_goes_through_a_symbolic_link_of_the_same_archive() {
     let canary = Canary::new();
     let outside = canary.outside("");
     let link = symlink("link", outside.trim_end_matches('/'));
@@ -173,7 +173,7 @@ fn nothing_goes_through_a_symbolic_link_of_the_same_archive() {
 
 /// RUSTSEC-2026-0067: the mode of a directory entry went to what a link of its name pointed to.
 #[test]
-fn a_directory_of_a_links_name_changes_neither_the_link_nor_what_it_points_to() {
+fn rustsec_2026_0067_a_directory_of_a_links_name_changes_neither_the_link_nor_what_it_points_to() {
     let canary = Canary::new();
     let mut open = directory("link");
     open.mode = 0o777;
@@ -232,7 +232,7 @@ fn a_hard_link_reaches_nothing_that_this_transfer_did_not_create() {
 
 /// The nearest to CVE-2024-12086, where a peer was told what files of the other machine held.
 #[test]
-fn a_hard_link_to_what_lay_in_lost_and_found_is_left_out() {
+fn cve_2024_12086_a_hard_link_to_what_lay_in_lost_and_found_is_left_out() {
     let canary = Canary::new();
     fs::create_dir(canary.dest().join("lost+found")).unwrap();
     fs::write(canary.dest().join("lost+found/secret"), "secret").unwrap();

@@ -22,3 +22,8 @@ fn announcements_never_panic() {
 fn payloads_never_panic() {
     replay("chunk_open", targets::payloads);
 }
+
+#[test]
+fn sealed_frames_never_panic_and_none_is_understood_that_was_changed() {
+    replay("sealed_frame", targets::sealed_frames);
+}

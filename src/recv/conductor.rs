@@ -65,7 +65,7 @@ impl Joined {
         link.0 >= self.from && !self.latest.contains(&link)
     }
 
-    fn insert(&mut self, link: LinkId) {
+    pub(super) fn insert(&mut self, link: LinkId) {
         self.latest.insert(link);
         if self.latest.len() > limits::JOINED_MAX
             && let Some(lowest) = self.latest.pop_first()
@@ -330,7 +330,7 @@ impl Conductor<'_> {
     }
 
     /// Decide about a caller once the session runs.
-    fn admit(&mut self, caller: Caller) {
+    pub(super) fn admit(&mut self, caller: Caller) {
         match caller.wish {
             Wish::Join { session, link, nonce } if session == self.session.session => {
                 let ip = discover::canonical(caller.peer.ip());

@@ -58,20 +58,32 @@ fn is_near(peer: IpAddr) -> bool {
 pub(super) struct Strangers {
     count: Arc<AtomicU64>,
     refused: Arc<AtomicU64>,
+    left: Arc<AtomicU64>,
     observer: Observer,
 }
 
 impl Strangers {
     pub(super) fn seen_by(observer: &Observer) -> Strangers {
-        Strangers { count: Arc::default(), refused: Arc::default(), observer: observer.clone() }
+        Strangers { count: Arc::default(), refused: Arc::default(), left: Arc::default(), observer: observer.clone() }
     }
 
     /// A sender of blast's that must not talk to us; counted apart, since it is somebody's mistake more often than not.
     pub(super) fn refused(&self, peer: SocketAddr, why: &str) {
         let count = self.refused.fetch_add(1, Relaxed) + 1;
+        self.tell(count, |times| format!("refused a sender at {}{times}: {why}", peer_name(peer)));
+    }
+
+    /// One that was welcomed and was not heard of again.
+    pub(super) fn left(&self, peer: SocketAddr, why: &str) {
+        let count = self.left.fetch_add(1, Relaxed) + 1;
+        let peer = peer_name(peer);
+        self.tell(count, |times| format!("the sender at {peer} left during the handshake{times}: {why}; waiting on"));
+    }
+
+    fn tell(&self, count: u64, text: impl FnOnce(&str) -> String) {
         if is_worth_a_line(count) {
             let times = if count <= limits::STRANGERS_NAMED { String::new() } else { format!(" (the {count}th)") };
-            (self.observer)(Event::Warning(format!("refused a sender at {}{times}: {why}", peer_name(peer))));
+            (self.observer)(Event::Warning(text(&times)));
         }
     }
 

@@ -37,7 +37,8 @@
 //! The dialer shows its nonce only after the listener's last word of TLS, so that nobody between the two can choose what
 //! makes the codes on both sides the same: 40 bits are as good as they look. The listener refuses a dialer that does not
 //! prove the key, or proves one where it has none, or wants to encrypt where it does not or the other way round; the dialer
-//! checks the same in Welcome and says nothing more if it does not hold.
+//! checks the same in Welcome and says nothing more if it does not hold. The dialer speaks first after Welcome, since only
+//! its first frame, or a Join, tells the listener that Welcome arrived as it was: without one there was no session.
 //!
 //! # Keys
 //!

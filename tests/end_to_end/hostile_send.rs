@@ -188,7 +188,14 @@ const ROWS: &[Row] = &[
     ("the same Join again and again", |p, port| joins(p, port, &[5; 100]), Harmless),
     ("the highest id", |p, port| joins(p, port, &[u32::MAX, u32::MAX]), Harmless),
     ("a Join of another session", |_, port| stranger(port, |s| join(s, 1)), Harmless),
-    ("another Hello", |_, port| another_hello(port), Harmless),
+    (
+        "another Hello",
+        |p, port| {
+            p.in_step();
+            another_hello(port)
+        },
+        Harmless,
+    ),
     ("a receiver's greeting", |_, port| stranger(port, joined), Harmless),
     // last words
     ("an end that was well", |p, _| abort(p, blast::ExitCode::Whole), Names(6, "the other side stopped")),
@@ -237,6 +244,33 @@ fn whatever_a_sender_says_is_named_or_harmless_and_costs_no_memory() {
         let bound = BESIDE + (WINDOW << 20) + (64 << 20);
         assert!(peak <= bound, "{name}: {} MiB", peak >> 20);
     });
+}
+
+/// RUSTSEC-2026-0185: each piece that came out of order left a gap that was remembered, without a bound. Here every other
+/// number that may come comes first, each again and again, and what is said of numbers beyond costs nothing at all.
+#[test]
+fn rustsec_2026_0185_gaps_without_end_cost_no_more_than_the_window() {
+    let receiver = recv("-").args(&["--window", &format!("{WINDOW}M"), "--no-encrypt"]).start();
+    let port = receiver.port();
+    let ((), peak) = watched("gaps", &receiver, || {
+        let mut peer = Peer::sender(port, Offer::Stream);
+        let limit = peer.credited();
+        assert!(limit <= WINDOW, "{limit} chunks are allowed");
+        for round in 0..40 {
+            for seq in (1..limit).step_by(2) {
+                peer.chunk(data(seq, seq * CHUNK_LEN as u64, &content()[..CHUNK_LEN]));
+            }
+            peer.in_step();
+            assert!(!peer.gone, "round {round}");
+        }
+        let held: u32 = peer.ack.bitmap.iter().map(|word| word.count_ones()).sum();
+        assert!(u64::from(held) <= limit / 2 && peer.ack.next == 0, "{held} are held");
+        peer.chunk(data(limit + 1, (limit + 1) * CHUNK_LEN as u64, b"x"));
+        peer.hear_out();
+    });
+    receiver.wait().expect(6).claims_nothing().tells("only chunks below");
+    println!("peak {} MiB", peak >> 20);
+    assert!(peak <= BESIDE + (WINDOW << 20) + (64 << 20), "{} MiB", peak >> 20);
 }
 
 /// Archives: what the parser refuses is the session's end as well, and nothing is left of it.

@@ -21,6 +21,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::ends::{PATIENCE, recv, scratch, send};
 use crate::relay::{Relay, Way};
 use crate::trees::{assert_same, small};
+use crate::units::{Fate, Units};
 
 /// One record or other piece, with everything that came before it in that way.
 struct Record {
@@ -329,4 +330,87 @@ fn a_recorded_session_gets_nothing_when_it_is_replayed() {
     send(&source, port).args(&with_key).outcome().expect(0);
     receiver.wait().expect(0);
     assert_same(&dest, &source);
+}
+
+/// What the receiver said in a session is said again to a sender that comes anew.
+#[test]
+fn a_recorded_receiver_gets_nothing_of_a_sender_that_comes_anew() {
+    let dir = scratch();
+    let source = dir.path().join("s");
+    small(&source, 1);
+    let key = dir.path().join("k");
+    Key::create(&key).unwrap();
+    for keys in [&["--key-file", key.to_str().unwrap()][..], &[]] {
+        let said: Arc<Mutex<Vec<u8>>> = Arc::default();
+        let dest = dir.path().join(format!("d{}", keys.len()));
+        let receiver = recv(&dest).args(keys).start();
+        let relay = {
+            let said = said.clone();
+            Relay::start(&[Ipv4Addr::new(127, 0, 0, 2)], receiver.port(), move |passing, bytes| {
+                if passing.way == Way::Back && passing.connection == 0 {
+                    said.lock().unwrap().extend_from_slice(bytes);
+                }
+                true
+            })
+        };
+        send(&source, relay.port).args(keys).args(&["--link", "127.0.0.2"]).outcome().expect(0);
+        receiver.wait().expect(0);
+        drop(relay);
+        let said = std::mem::take(&mut *said.lock().unwrap());
+        assert!(said.len() > 500, "{} bytes", said.len());
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let replays = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            drop(listener);
+            let _ = stream.write_all(&said);
+            let mut heard = Vec::new();
+            let _ = stream.read_to_end(&mut heard);
+            heard.len()
+        });
+        let sender = send(&source, port).args(keys).outcome();
+        assert!([3, 4].contains(&sender.code.unwrap()), "{sender:?}");
+        sender.claims_nothing();
+        assert!(!sender.err.contains("connected with"), "{sender:?}");
+        let heard = replays.join().unwrap();
+        assert!(heard < 1000, "{heard} bytes: no more than its first message");
+    }
+}
+
+/// Somebody in between lets senders' Hellos through, and damages or swallows what is answered.
+#[test]
+fn a_damaged_welcome_ends_no_receiver_and_the_next_sender_is_served() {
+    let dir = scratch();
+    let source = dir.path().join("s");
+    small(&source, 1);
+    let key = dir.path().join("k");
+    Key::create(&key).unwrap();
+    let with_key = ["--key-file", key.to_str().unwrap()];
+    for keys in [&with_key[..], &[]] {
+        let dest = dir.path().join(format!("d{}", keys.len()));
+        let receiver = recv(&dest).args(keys).start();
+        let port = receiver.port();
+        for round in 0..3 {
+            let relay = Units::start(&[Ipv4Addr::new(127, 0, 0, 2)], port, false, move |unit| {
+                // the listener's first record after all four of the dialer's
+                if unit.way == Way::Back && unit.others == 4 {
+                    match round {
+                        0 => *unit.bytes.last_mut().unwrap() ^= 1,
+                        1 => return Fate::End,
+                        _ => return Fate::Reset,
+                    }
+                }
+                Fate::Pass
+            });
+            let sender = send(&source, relay.port).args(keys).args(&["--link", "127.0.0.2"]).outcome();
+            assert!([3, 4].contains(&sender.code.unwrap()), "round {round}: {sender:?}");
+            sender.claims_nothing();
+            assert!(!dest.exists(), "nothing was created for it");
+        }
+        receiver.says("left during the handshake");
+        assert!(!receiver.said().contains("connected with"), "{}", receiver.said());
+        send(&source, port).args(keys).outcome().expect(0);
+        receiver.wait().expect(0);
+        assert_same(&dest, &source);
+    }
 }

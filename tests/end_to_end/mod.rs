@@ -6,6 +6,7 @@ mod closed;
 mod commands;
 mod compression;
 mod confined;
+mod cuts;
 mod damage;
 mod devices;
 mod failures;

@@ -67,6 +67,18 @@ fn turned_away(said: &str) -> Vec<&str> {
     said.lines().filter(|l| l.contains("turned away")).collect()
 }
 
+/// Lines about senders that were not welcome, whoever they were.
+fn refused(said: &str) -> usize {
+    said.lines().filter(|l| l.contains("refused a sender")).count()
+}
+
+/// What a sender says first, up to where it has to wait, and what another program's TLS says; made once, since whoever
+/// floods does not compute it each time either.
+fn greetings() -> Vec<Vec<u8>> {
+    let blast = format!("blast/{}", blast::wire::VERSION);
+    vec![first::foreign_client(&[blast.as_bytes(), &[7; 32]]), first::foreign_client(&[b"h2", b"http/1.1"])]
+}
+
 /// Strangers without end, about a thousand a second.
 struct Flood {
     stop: Arc<AtomicBool>,
@@ -81,6 +93,7 @@ impl Flood {
         to: SocketAddr,
         spawn: impl FnOnce(Box<dyn FnOnce() + Send>) -> JoinHandle<()>,
     ) -> Flood {
+        let greetings = greetings();
         let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (stopped, counted) = (stop.clone(), count.clone());
         let thread = spawn(Box::new(move || {
@@ -92,9 +105,14 @@ impl Flood {
                 thread::sleep(Duration::from_millis(n).saturating_sub(began.elapsed()));
                 let Ok(mut stream) = from(source, to) else { continue };
                 counted.store(n + 1, Relaxed);
-                match n % 5 {
+                match n % 8 {
                     // a health check
                     0 => continue,
+                    // whole greetings, which are the dearest to hear
+                    5 => drop(stream.write_all(&greetings[0])),
+                    6 => drop(stream.write_all(&greetings[1])),
+                    // a byte of one, and another whenever it is looked at again
+                    7 => drop(stream.write_all(&greetings[0][..1])),
                     // one that stays, and says nothing or half of what we would
                     1 => {}
                     2 => drop(stream.write_all(b"blast\r\n\0\x01")),
@@ -109,6 +127,8 @@ impl Flood {
                 if open.len() > 200 {
                     open.pop_front();
                 }
+                let slow = open.iter_mut().rev().nth(7);
+                slow.map(|stream: &mut TcpStream| stream.write_all(&greetings[0][1..2]));
             }
         }));
         Flood { stop, count, thread }
@@ -338,6 +358,8 @@ fn a_flood_takes_no_speed_from_a_transfer_and_a_link_that_comes_back_joins() {
     let rows = stream.arrives();
     let lines = turned_away(&rows.receiver.err).len();
     assert!(lines <= 5 + 5, "{rows:?}");
+    let refused = refused(&rows.receiver.err);
+    assert!((1..=5 + 5).contains(&refused), "{rows:?}");
     assert_eq!(of(&rows.sent(), "l1").outages, 0, "{rows:?}");
 }
 

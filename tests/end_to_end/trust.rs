@@ -219,6 +219,74 @@ fn a_key_that_cannot_be_used_ends_either_side_before_anything_else() {
     both(&path, 2, "no key made by 'blast keygen'");
 }
 
+/// What anybody on this machine may see of a process or, of an own one, whoever has its user: command line, environment.
+fn shown(id: u32) -> Vec<u8> {
+    ["cmdline", "environ"].iter().flat_map(|what| fs::read(format!("/proc/{id}/{what}")).unwrap_or_default()).collect()
+}
+
+/// A process and all that it has started.
+fn family(id: u32) -> Vec<u32> {
+    let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
+    let threads =
+        fs::read_dir(format!("/proc/{id}/task")).unwrap().filter_map(|t| t.ok()?.file_name().into_string().ok());
+    let others = threads.filter_map(|t| fs::read_to_string(format!("/proc/{id}/task/{t}/children")).ok());
+    let all: String = std::iter::once(children).chain(others).collect();
+    let mut found: Vec<u32> = all.split_whitespace().filter_map(|n| n.parse().ok()).flat_map(family).collect();
+    found.push(id);
+    found
+}
+
+/// CVE-2023-43621: the secret stood on the command line, where everybody on the machine reads it.
+#[test]
+fn cve_2023_43621_no_secret_is_in_the_arguments_or_the_environment_of_any_process() {
+    let dir = scratch();
+    let path = key(dir.path(), "k");
+    let content = fs::read_to_string(&path).unwrap();
+    let secret = content.trim().split(':').nth(1).unwrap();
+    for keys in [&["--key-file", text(&path)][..], &[]] {
+        let out = dir.path().join(format!("out{}", keys.len()));
+        // commands inherit what their parents have
+        let receiver = recv_run(&format!("cat > '{}'", out.display())).args(keys).start();
+        let port = receiver.port();
+        let (go, there) = (dir.path().join(format!("go{}", keys.len())), crate::ends::address(port));
+        Command::new("mkfifo").arg(&go).status().unwrap();
+        let sender = Run::of("send", Command::new(BLAST), &["send", "--run", &format!("cat '{}'", go.display())]);
+        let sender = sender.args(keys).last(there).start();
+        receiver.says("connected with");
+        sender.says("connected with");
+        let mut secrets = vec![secret.to_owned(), secret[..16].to_owned()];
+        if keys.is_empty() {
+            // both sides show it, on their own standard error only
+            secrets.push(code(&sender.said()).to_owned());
+        }
+        let processes: Vec<u32> = [&sender, &receiver].iter().flat_map(|end| family(end.id())).collect();
+        assert!(processes.len() >= 4, "both ends and their commands: {processes:?}");
+        for id in processes {
+            let shown = shown(id);
+            assert!(!shown.is_empty());
+            for secret in &secrets {
+                let text = String::from_utf8_lossy(&shown);
+                assert!(!text.contains(secret.as_str()), "a secret is shown: {text}");
+            }
+        }
+        fs::write(&go, b"content").unwrap();
+        sender.wait().expect(0);
+        receiver.wait().expect(0);
+        assert_eq!(fs::read(&out).unwrap(), b"content");
+    }
+    // and there is no way to give one there
+    write(dir.path().join("f"), b"x");
+    for option in ["--key", "--secret", "--password"] {
+        let sender = send(dir.path().join("f"), 9).args(&[option, secret]).outcome();
+        sender.expect(2).claims_nothing();
+        assert!(!sender.err.contains(secret), "it is not repeated either: {sender:?}");
+    }
+}
+
+fn recv_run(command: &str) -> Run {
+    Run::of("recv", Command::new(BLAST), &["recv", "--port", "0", "--run", command])
+}
+
 #[test]
 fn a_process_with_a_key_leaves_no_core_file() {
     let dir = scratch();

@@ -81,7 +81,8 @@ fn map(bytes: &[u8], size: u64, packed: u64) -> Result<(), ArchiveError> {
     Ok(())
 }
 
-fn mended(input: &[u8]) -> Vec<u8> {
+/// The same archive with its checksums put right.
+pub fn mended(input: &[u8]) -> Vec<u8> {
     let mut bytes = input.to_vec();
     for block in bytes.chunks_exact_mut(BLOCK_LEN).filter(|block| block[257..].starts_with(b"ustar")) {
         block[148..156].fill(b' ');

@@ -3,10 +3,14 @@
 
 mod archive;
 mod flow;
+mod foreign;
+mod sealed;
 mod wire;
 
 pub use archive::{archives, entries, read};
 pub use flow::{receive_flow, send_flow};
+pub use foreign::{foreign_archives, sparse_maps};
+pub use sealed::sealed_frames;
 pub use wire::{announcements, frames, handshakes, payloads};
 
 /// Bytes that decide, one after the other; zeros once there are no more.

@@ -22,8 +22,11 @@ pub fn frames(input: &[u8]) {
 
 /// What a connection begins with: Hello, Join and their answers.
 pub fn handshakes(input: &[u8]) {
-    handshake(input);
-    handshake(&mended_handshake(input));
+    let mended = mended_handshake(input);
+    for input in [input, &mended] {
+        handshake(input);
+        message(input);
+    }
 }
 
 /// A datagram of those who look for a receiver.
@@ -94,6 +97,18 @@ fn handshake(input: &[u8]) {
             }
         }
         Err(error) => drop(error.to_string()),
+    }
+}
+
+/// A message that came inside of TLS, where neither Join nor its answer has a place.
+fn message(input: &[u8]) {
+    if let Ok(message) = decode_message(input) {
+        assert!(!matches!(message, Handshake::Join { .. } | Handshake::Joined { .. }));
+        let mut again = Vec::new();
+        encode_handshake(&message, &PUBLISHED_KEY, &mut again);
+        if !matches!(message, Handshake::Refuse { .. }) {
+            assert_eq!(again, input, "a message has one encoding");
+        }
     }
 }
 
