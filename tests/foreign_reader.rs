@@ -131,19 +131,23 @@ fn whatever_other_tars_make_is_the_same_in_pieces_and_never_whole_when_cut() {
         std::os::unix::fs::FileExt::write_all_at(&sparse, b"x", i * 8192).unwrap();
     }
     for (program, args) in [
-        ("tar", &["--format=gnu", "-S"][..]),
+        ("tar", &["--format=v7"][..]),
+        ("tar", &["--format=ustar"]),
+        ("tar", &["--format=gnu", "-S"]),
         ("tar", &["--format=oldgnu", "-S"]),
         ("tar", &["--format=posix", "-S", "--sparse-version=0.0"]),
         ("tar", &["--format=posix", "-S", "--sparse-version=0.1"]),
         ("tar", &["--format=posix", "-S", "--sparse-version=1.0"]),
         ("bsdtar", &["--format=gnutar"]),
         ("bsdtar", &["--format=pax"]),
+        ("bsdtar", &["--format=paxr"]),
         ("bsdtar", &["--format=ustar"]),
     ] {
         let rest = if program == "tar" { &["-b1", "-cf", "-", "s"][..] } else { &["-b1", "-cf", "-", "s"] };
-        let archive = if args.contains(&"--format=ustar") {
-            // It cannot hold the long names, and says so.
-            made_by(dir.path(), program, &[args, &["-b1", "-cf", "-", "s/a", "s/fifo"]].concat())
+        let archive = if ["--format=v7", "--format=ustar"].contains(&args[0]) {
+            // They cannot hold the long names, and the programs say so; the older has no FIFOs.
+            let names = if args[0].ends_with("v7") { ["s/a", "s/hard"] } else { ["s/a", "s/fifo"] };
+            made_by(dir.path(), program, &[args, &["-b1", "-cf", "-"], &names].concat())
         } else {
             made_by(dir.path(), program, &[args, rest].concat())
         };
@@ -155,8 +159,7 @@ fn whatever_other_tars_make_is_the_same_in_pieces_and_never_whole_when_cut() {
         }
         let content = archive.iter().rposition(|b| *b != 0).unwrap();
         let end = (content + 1).next_multiple_of(BLOCK) + 2 * BLOCK;
-        let near = |cut: &usize| *cut < 3000 || matches!(cut % BLOCK, 0 | 1 | 511) || end - cut < 2000;
-        for cut in (0..end).filter(near) {
+        for cut in 0..end {
             let result = read(&archive[..cut], usize::MAX).1;
             let is_whole = result.is_ok_and(|ended| ended.short.is_none());
             assert!(!is_whole, "{args:?} cut at {cut} of {end} passes for whole");

@@ -4,7 +4,8 @@
 //! Lines are appended as they come, so memory does not grow with the number of files. A hard link's line waits for the
 //! digest of its target, which may lie a million lines back: the digests wanted are picked up in one more pass over
 //! what was written, and only if there are hard links. That takes about a hundred bytes for each file that has several
-//! names.
+//! names. The same pass drops the lines of names that something else has taken since, as in an archive that has a name
+//! more than once.
 //!
 //! What goes wrong while writing must not end a transfer: it is kept, nothing more is written, and the end tells.
 
@@ -76,12 +77,12 @@ impl Draft {
 
     /// Everything is written: make it durable under its name. Replaces what had that name.
     pub fn finish(mut self, mut pen: Pen) -> ManifestReport {
-        let links = pen.lines.links;
+        let is_final = pen.lines.links == 0 && pen.lines.gone == 0;
         pen.flush();
         let mut files = pen.lines.files;
         let completed = match pen.error.take() {
             Some(error) => Err(error),
-            None => self.complete(pen.file, links).map(|dropped| files -= dropped),
+            None => self.complete(pen.file, is_final).map(|dropped| files -= dropped),
         };
         ManifestReport {
             path: std::mem::take(&mut self.path),
@@ -92,16 +93,16 @@ impl Draft {
     }
 
     /// Returns how many lines were dropped.
-    fn complete(&mut self, file: File, links: u64) -> io::Result<u64> {
+    fn complete(&mut self, file: File, is_final: bool) -> io::Result<u64> {
         let mut dropped = 0;
         let mut settled = None;
-        if links > 0 {
+        if !is_final {
             let (into, temp) = create_in(&self.dir)?;
             let first = self.temp.replace(temp);
             if let Some(first) = first {
                 rustix::fs::unlinkat(&self.dir, first, AtFlags::empty())?;
             }
-            dropped = settle_links(&file, &into)?;
+            dropped = settle_lines(&file, &into)?;
             settled = Some(into);
         }
         rustix::fs::fdatasync(settled.as_ref().unwrap_or(&file))?;
@@ -148,9 +149,25 @@ impl Pen {
         if let Some(error) = &self.error {
             return Err(io::Error::new(error.kind(), error.to_string()));
         }
+        let mut gone = if self.lines.gone > 0 { Gone::of(&self.file)? } else { Gone::default() };
+        // Files that have lost the name of their line, and may have another.
+        let mut nameless: HashMap<Key, Digest> = HashMap::new();
         each_line(&self.file, |text, line| {
-            if let Drafted::File { .. } = line {
-                visit(parse_line(text).map_err(|_| io::ErrorKind::InvalidData)?);
+            match line {
+                Drafted::File { digest, key } if gone.will_be(&key) => drop(nameless.insert(key, digest)),
+                Drafted::File { key, .. } => {
+                    nameless.remove(&key);
+                    visit(read(text)?);
+                }
+                Drafted::Link { target, key, escaped, text } if !gone.will_be(&key) => {
+                    if let Some(digest) = nameless.remove(&target) {
+                        let mut line = Vec::new();
+                        settle(&mut line, &digest, escaped, text);
+                        visit(read(&line)?);
+                    }
+                }
+                Drafted::Link { .. } => {}
+                Drafted::Gone { key } => gone.is_now(&key),
             }
             Ok(())
         })
@@ -158,10 +175,11 @@ impl Pen {
 
     /// Add lines.
     pub fn append(&mut self, lines: &Lines) {
-        let Lines { text, files, foreign, links } = lines;
+        let Lines { text, files, foreign, links, gone } = lines;
         self.lines.files += files;
         self.lines.foreign += foreign;
         self.lines.links += links;
+        self.lines.gone += gone;
         self.lines.text.extend_from_slice(text);
         if self.lines.text.len() >= BUFFER_LEN {
             self.flush();
@@ -219,11 +237,51 @@ fn unnamed_in(dir: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Copy a draft, giving each hard link its target's digest. Targets come before their links. Returns how many links
-/// were dropped because their target has no line: it is no regular file.
-fn settle_links(draft: &File, into: &File) -> io::Result<u64> {
+fn read(line: &[u8]) -> io::Result<Line> {
+    parse_line(line).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+/// Paths that are taken back further on, and how often.
+#[derive(Default)]
+struct Gone(HashMap<Key, u64>);
+
+impl Gone {
+    fn of(draft: &File) -> io::Result<Gone> {
+        let mut gone = Gone::default();
+        each_line(draft, |_, line| {
+            gone.note(&line);
+            Ok(())
+        })?;
+        Ok(gone)
+    }
+
+    fn note(&mut self, line: &Drafted<'_>) {
+        if let Drafted::Gone { key } = line {
+            *self.0.entry(*key).or_default() += 1;
+        }
+    }
+
+    /// Whether what is said here of a path is taken back.
+    fn will_be(&self, key: &Key) -> bool {
+        self.0.get(key).is_some_and(|left| *left > 0)
+    }
+
+    /// It was taken back here.
+    fn is_now(&mut self, key: &Key) {
+        if let Some(left) = self.0.get_mut(key) {
+            *left -= 1;
+        }
+    }
+}
+
+/// Copy a draft, giving each hard link its target's digest and leaving out what is taken back. Targets come before
+/// their links. Returns how many lines were dropped: links whose target has no line, since it is no regular file, and
+/// those taken back.
+fn settle_lines(draft: &File, into: &File) -> io::Result<u64> {
     let mut wanted: HashMap<Key, Option<Digest>> = HashMap::new();
+    let mut gone = Gone::default();
     each_line(draft, |_, line| {
+        gone.note(&line);
         if let Drafted::Link { target, .. } = line {
             wanted.insert(target, None);
         }
@@ -232,17 +290,25 @@ fn settle_links(draft: &File, into: &File) -> io::Result<u64> {
     let mut out = Vec::with_capacity(BUFFER_LEN + 4096);
     let mut dropped = 0;
     each_line(draft, |text, line| {
-        match line {
-            Drafted::File { digest, key } => {
-                if let Some(found) = wanted.get_mut(&key) {
-                    *found = Some(digest);
-                }
-                out.extend_from_slice(text);
+        let known = match &line {
+            Drafted::File { digest, key } => Some((*digest, *key)),
+            Drafted::Link { target, key, .. } => wanted.get(target).copied().flatten().map(|digest| (digest, *key)),
+            Drafted::Gone { key } => {
+                gone.is_now(key);
+                return Ok(());
             }
-            Drafted::Link { target, escaped, text } => match wanted.get(&target) {
-                Some(Some(digest)) => settle(&mut out, digest, escaped, text),
-                _ => dropped += 1,
-            },
+        };
+        let Some((digest, key)) = known else {
+            dropped += 1;
+            return Ok(());
+        };
+        if let Some(found) = wanted.get_mut(&key) {
+            *found = Some(digest);
+        }
+        match line {
+            _ if gone.will_be(&key) => dropped += 1,
+            Drafted::Link { escaped, text, .. } => settle(&mut out, &digest, escaped, text),
+            _ => out.extend_from_slice(text),
         }
         if out.len() >= BUFFER_LEN {
             let mut into = into;
@@ -325,6 +391,45 @@ mod tests {
         assert_eq!((report.files, report.failed), (6000, None));
         assert_eq!(names(dir.path()), ["manifest"]);
         assert!(fs::read_to_string(&path).unwrap() == expected);
+    }
+
+    #[test]
+    fn what_is_taken_back_has_no_line_and_a_link_keeps_the_digest_its_target_had() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("manifest");
+        let digest = |n: u8| Digest([n; 32]);
+        let write = |pen: &mut Pen| {
+            let mut lines = Lines::default();
+            lines.file(digest(1), b"a");
+            lines.link(b"link", b"a");
+            lines.link(b"link of a link", b"link");
+            lines.gone(b"a");
+            lines.file(digest(2), b"a");
+            lines.link(b"late link", b"a");
+            lines.file(digest(3), b"gone for good");
+            lines.gone(b"gone for good");
+            lines.gone(b"never there");
+            lines.file(digest(4), b"b");
+            for n in 5..8 {
+                lines.gone(b"b");
+                lines.file(digest(n), b"b");
+            }
+            pen.append(&lines);
+        };
+        let (draft, mut pen) = Draft::create(&path, &[]).unwrap();
+        write(&mut pen);
+        let report = draft.finish(pen);
+        let right = [("link", 1), ("link of a link", 1), ("a", 2), ("late link", 2), ("b", 7)];
+        let right = right.map(|(name, n)| format!("{}  {name}\n", digest(n)));
+        assert_eq!(fs::read_to_string(&path).unwrap(), right.concat());
+        assert_eq!((report.files, report.failed), (5, None));
+
+        // What is read back is every file once.
+        let mut pen = Pen::unnamed(None).unwrap();
+        write(&mut pen);
+        let mut found = Vec::new();
+        pen.each_file(|line| found.push((line.path, line.digest))).unwrap();
+        assert_eq!(found, [(b"link".to_vec(), digest(1)), (b"a".to_vec(), digest(2)), (b"b".to_vec(), digest(7))]);
     }
 
     #[test]

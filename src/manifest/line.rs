@@ -42,6 +42,9 @@ pub(super) type Key = [u8; KEY_LEN];
 /// What a line of a [`super::Draft`] begins with that waits for the digest of another.
 const WAITS: u8 = b'=';
 
+/// What one begins with that takes back what was said of a path before it.
+const GONE: u8 = b'-';
+
 /// The replacement character in UTF-8.
 const REPLACEMENT: &[u8] = "\u{fffd}".as_bytes();
 
@@ -55,6 +58,8 @@ pub struct Lines {
     pub(super) foreign: u64,
     /// Those that wait for another's digest.
     pub(super) links: u64,
+    /// Paths that were taken back; these are no lines of the manifest.
+    pub(super) gone: u64,
 }
 
 impl Lines {
@@ -74,6 +79,14 @@ impl Lines {
         self.text.extend_from_slice(&key(&Name::of(target).text));
         self.text.push(if name.escaped { b'\\' } else { b' ' });
         self.text.extend_from_slice(&name.text);
+        self.text.push(b'\n');
+    }
+
+    /// Something else has this name from now on: what lines before this one say of it is true no more.
+    pub fn gone(&mut self, path: &[u8]) {
+        self.gone += 1;
+        self.text.push(GONE);
+        self.text.extend_from_slice(&key(&Name::of(path).text));
         self.text.push(b'\n');
     }
 
@@ -142,8 +155,10 @@ fn write_line(out: &mut Vec<u8>, digest: &Digest, escaped: bool, text: &[u8]) {
 pub(super) enum Drafted<'a> {
     /// A line as it stays; the key of its path.
     File { digest: Digest, key: Key },
-    /// A line that waits for the digest of its target.
-    Link { target: Key, escaped: bool, text: &'a [u8] },
+    /// A line that waits for the digest of its target; the key of its own path.
+    Link { target: Key, key: Key, escaped: bool, text: &'a [u8] },
+    /// No line: those before it with this key are to be dropped.
+    Gone { key: Key },
 }
 
 impl<'a> Drafted<'a> {
@@ -154,8 +169,9 @@ impl<'a> Drafted<'a> {
             (&WAITS, rest) => {
                 let (target, rest) = rest.split_first_chunk::<KEY_LEN>()?;
                 let (flag, text) = rest.split_first()?;
-                Some(Drafted::Link { target: *target, escaped: *flag == b'\\', text })
+                Some(Drafted::Link { target: *target, key: key(text), escaped: *flag == b'\\', text })
             }
+            (&GONE, rest) => Some(Drafted::Gone { key: rest.try_into().ok()? }),
             _ => {
                 let (digest, text) = split(line.strip_prefix(b"\\").unwrap_or(line))?;
                 Some(Drafted::File { digest, key: key(text) })
@@ -165,7 +181,7 @@ impl<'a> Drafted<'a> {
 
     /// Bytes at the start of a line that may hold newlines which do not end it.
     pub fn opaque_len(first: u8) -> usize {
-        if first == WAITS { 1 + KEY_LEN } else { 0 }
+        if [WAITS, GONE].contains(&first) { 1 + KEY_LEN } else { 0 }
     }
 }
 

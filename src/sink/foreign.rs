@@ -238,26 +238,23 @@ impl Foreign<'_> {
         }
     }
 
+    /// It gets its line's place when it is there, behind what it may have taken the name of.
     fn job(&self, entry: Entry, place: Place, what: What) -> Job {
-        let line = match (&self.shared.recorder, &entry.kind) {
-            (Some(recorder), EntryKind::File { .. } | EntryKind::Hardlink { .. }) => Some(recorder.place()),
-            _ => None,
-        };
-        Job { place, entry, what, line }
+        Job { place, entry, what, line: None }
     }
 
     /// An entry that has no content, or has all of it.
-    fn make(&mut self, mut job: Job) -> Result<(), Stopped> {
+    fn make(&mut self, job: Job) -> Result<(), Stopped> {
         let (writer, gathered) = (&self.writer, &self.gathered);
         if writer.withholds(&job) {
             return Ok(());
         }
-        let made = in_place(&mut self.jail, self.shared, &job, || writer.make(&job, gathered));
+        let made = in_place(&mut self.jail, &job, || writer.make(&job, gathered));
         match made {
             Ok(()) => {
                 self.shared.entry_done();
-                if let Some(line) = job.line.take() {
-                    write_down(line, &job, &self.gathered);
+                if let Some(recorder) = &self.shared.recorder {
+                    write_down(recorder.place(), &job, &self.gathered);
                 }
                 Ok(())
             }
@@ -274,7 +271,7 @@ impl Foreign<'_> {
         match self.temp_names.create(place.handle.fd()) {
             Ok((fd, temp_name)) => {
                 let job = self.job(entry, place, What::Large { size });
-                let hasher = job.line.is_some().then(Hasher::new);
+                let hasher = self.shared.recorder.is_some().then(Hasher::new);
                 self.file =
                     Incoming::Large(Box::new(Large { job, fd, temp_name: Some(temp_name), size, end: 0, hasher }));
                 Ok(())
@@ -319,8 +316,8 @@ impl Foreign<'_> {
             Incoming::Large(mut large) => match self.name(&mut large) {
                 Ok(()) => {
                     self.shared.entry_done();
-                    if let (Some(line), Some(hasher)) = (large.job.line.take(), &large.hasher) {
-                        line.file(Digest(hasher.finalize().into()), &large.job.entry.path);
+                    if let (Some(recorder), Some(hasher)) = (&self.shared.recorder, &large.hasher) {
+                        recorder.place().file(Digest(hasher.finalize().into()), &large.job.entry.path);
                     }
                     Ok(())
                 }
@@ -345,7 +342,7 @@ impl Foreign<'_> {
         self.writer.sync(fd)?;
         let temp_name = large.temp_name.as_deref().expect("it has no other name yet").as_bytes();
         let name = last_name(&job.entry.path);
-        in_place(&mut self.jail, self.shared, job, || name_file(job.place.handle.fd(), temp_name, name))?;
+        in_place(&mut self.jail, job, || name_file(job.place.handle.fd(), temp_name, name))?;
         large.temp_name = None;
         Ok(())
     }
@@ -392,21 +389,16 @@ impl Large {
 
 /// Create something where an earlier entry may have the name; that one goes first. What the new one is made of is
 /// there, or the name would not have been asked for.
-fn in_place(jail: &mut Jail, shared: &Shared, job: &Job, create: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
+fn in_place(jail: &mut Jail, job: &Job, create: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
     match create() {
         Err(Errno::EXIST) => {
-            let name = last_name(&job.entry.path);
             if let (What::Link { from }, EntryKind::Hardlink { target }) = (&job.what, &job.entry.kind) {
                 let stat = rustix::fs::statat(from.fd(), last_name(target), AtFlags::SYMLINK_NOFOLLOW)?;
                 if rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::Directory {
                     return Err(Errno::PERM);
                 }
             }
-            jail.make_room(&job.place, name)?;
-            if shared.recorder.is_some() && !job.entry.kind.is_directory() {
-                let text = "the archive has it more than once, and so has the manifest; only the last is there";
-                shared.note(NoteKind::Attribute, job.entry.path.clone(), text);
-            }
+            jail.make_room(&job.place, &job.entry.path)?;
             create()
         }
         other => other,

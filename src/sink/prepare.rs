@@ -195,7 +195,16 @@ impl Prepared {
 
     /// Give what arrives to others than the sender's numbers say. Looks for names on this machine, so before
     /// [`Prepared::confined`] counts.
+    ///
+    /// # Errors
+    /// A map names somebody whom nobody is here, or nothing will be unpacked that it could be for.
     pub fn mapping(self, owners: &Owners) -> Result<Prepared, Error> {
+        let is_unpacked_into = matches!(self.target, Target::Directory { .. } | Target::Missing { .. });
+        let has_maps = !owners.users.is_empty() || !owners.groups.is_empty();
+        if has_maps && !is_unpacked_into {
+            let text = "--owner-map and --group-map are for what is unpacked, and nothing is unpacked into";
+            return Err(Error::Usage(format!("{text} {}: name a directory", self.shown)));
+        }
         Ok(Prepared { owners: OwnerMap::new(owners)?, ..self })
     }
 

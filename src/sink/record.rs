@@ -95,6 +95,13 @@ impl Place {
         self.put(Some(lines));
     }
 
+    /// Something else takes this name: what was written about it so far is true no more.
+    pub fn gone(mut self, path: &[u8]) {
+        let mut lines = Lines::default();
+        lines.gone(path);
+        self.put(Some(lines));
+    }
+
     fn put(&mut self, lines: Option<Lines>) {
         if let Some(recorder) = self.recorder.take() {
             recorder.put(self.number, lines);

@@ -41,9 +41,10 @@ impl Holes {
         Holes { only_asked_for: true, ..self }
     }
 
-    /// Whether asking could be worthwhile.
+    /// Whether asking could be worthwhile. The last page takes a whole one of the disk, however short it is.
     pub(super) fn may_be_in(meta: &Meta) -> bool {
-        meta.allocated.saturating_add(HOLE_LEN_MIN) <= meta.size
+        let pages = meta.size.checked_next_multiple_of(HOLE_LEN_MIN).unwrap_or(meta.size);
+        meta.size >= HOLE_LEN_MIN && meta.allocated.saturating_add(HOLE_LEN_MIN) <= pages
     }
 
     /// The file's map; `None` if it has no holes or they cannot be believed: it is to be read whole.
@@ -114,7 +115,8 @@ fn ask(mut seek: impl FnMut(SeekFrom) -> Result<u64, Errno>, size: u64) -> Optio
         found.add(data, hole, size);
         at = hole;
     }
-    SparseMap::new(size, found.extents).ok()
+    // of less than that only the end of the file can be a hole, which is carried as zeros
+    SparseMap::new(size, found.extents).ok().filter(|map| size - map.data_len() >= HOLE_LEN_MIN)
 }
 
 /// Data found so far, its ends moved outwards and what is close together joined.
@@ -232,6 +234,29 @@ mod tests {
         assert_eq!(holes.map_read(&file, &content), Some(map));
         content[900_000] = 1;
         assert_eq!(holes.map_read(&file, &content), None, "data where a hole should be");
+    }
+
+    #[test]
+    fn one_page_that_is_missing_is_found_whatever_length_the_file_has() {
+        for len in [8192, 12_288, 13_769, 16_383, 16_384] {
+            let file = tempfile::tempfile().unwrap();
+            file.set_len(len).unwrap();
+            file.write_all_at(&vec![b'd'; len as usize - 4096], 4096).unwrap();
+            let meta = Meta::of(&rustix::fs::fstat(&file).unwrap());
+            if ask(|from| rustix::fs::seek(&file, from), len).is_none() {
+                return eprintln!("SKIPPED: this file system keeps no holes");
+            }
+            let map = Holes::new(0).map(&file, &meta).expect("a file with a hole");
+            assert_eq!(map.extents(), [Extent { offset: 4096, len: len - 4096 }]);
+        }
+    }
+
+    #[test]
+    fn a_file_whose_only_hole_is_shorter_than_a_page_has_none() {
+        for (len, data) in [(100, 0), (4095, 0), (13_769, 12_288), (20_000, 20_000)] {
+            let mut answers = [Ok(0), Ok(data), Err(Errno::NXIO)].into_iter().skip(usize::from(data == 0) * 2);
+            assert_eq!(ask(|_| answers.next().unwrap(), len), None, "{len} bytes with {data} of data");
+        }
     }
 
     /// A file with holes of 8 KiB in front, of 20 MiB in the middle, and of nearly 5 MiB at its end, changed at 1000 s.

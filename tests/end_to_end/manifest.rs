@@ -13,6 +13,7 @@ use blast::manifest::parse_line;
 use rustix::process::Signal;
 
 use crate::ends::{BLAST, Outcome, Run, recv, scratch, send};
+use crate::foreign_feed::{has, run_in};
 use crate::trees::{Set, random_bytes, small, write};
 
 /// Send `source` into `dest` with a manifest on each side, in `out`; both must end with `code`.
@@ -161,6 +162,41 @@ fn an_archive_that_is_kept_has_one_line_where_it_is_and_its_files_where_they_com
     assert_eq!(read(&out.join("sent")).into_iter().collect::<BTreeMap<_, _>>(), hashed(&tree));
     let digest = blake3::hash(&fs::read(&dest).unwrap()).to_string();
     assert_eq!(read(&out.join("received")), [(b"tree.tar".to_vec(), digest)]);
+}
+
+#[test]
+fn of_a_name_that_an_archive_has_more_than_once_the_last_is_what_counts() {
+    let dir = scratch();
+    if !has("tar", "GNU tar") {
+        return;
+    }
+    let set = Set(dir.path());
+    let names = ["small", "large", "becomes-link", "becomes-dir"];
+    names.iter().for_each(|name| drop(set.file(format!("s/{name}"), random_bytes(1, 2 << 20))));
+    set.hard_link("s/small", "s/keeps");
+    run_in(dir.path(), "tar", &["-cf", "all.tar", "-C", "s", "small", "large", "becomes-link", "becomes-dir", "keeps"]);
+    names.iter().for_each(|name| fs::remove_file(set.path("s").join(name)).unwrap());
+    set.file("s/small", "the last");
+    set.file("s/large", random_bytes(2, (3 << 20) + 1));
+    set.symlink("nowhere", "s/becomes-link");
+    set.file("s/becomes-dir/file", "in it");
+    for _ in 0..2 {
+        run_in(dir.path(), "tar", &["-rf", "all.tar", "-C", "s", "small", "large", "becomes-link", "becomes-dir"]);
+    }
+    let (manifest, dest) = (dir.path().join("received"), dir.path().join("d"));
+    let receiver = recv(dir.path().join("d/")).args(&["--verify", "--manifest", manifest.to_str().unwrap()]).start();
+    let archive = fs::File::open(dir.path().join("all.tar")).unwrap();
+    let sender = send("-", receiver.port()).stdin(archive).outcome();
+    for end in [sender, receiver.wait()] {
+        end.expect(0);
+    }
+    let listed = read(&manifest);
+    assert_eq!(listed.len(), 4, "{listed:?}");
+    assert_eq!(listed.into_iter().collect::<BTreeMap<_, _>>(), hashed(&dest));
+    assert_eq!(verify(&dest, &manifest, &["-v"]).0, Some(0));
+    if let Some((code, said)) = b3sum(&dest, &["--check".as_ref(), manifest.as_ref()]) {
+        assert_eq!(code, Some(0), "{said}");
+    }
 }
 
 #[test]

@@ -22,6 +22,7 @@ mod moving;
 mod owners;
 mod peers;
 mod quiet;
+mod random_trees;
 mod read_back;
 mod select;
 mod shared;

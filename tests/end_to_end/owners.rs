@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::ends::{BLAST, Outcome, Run, address, is_root, scratch};
+use crate::ends::{BLAST, Outcome, Run, address, is_root, recv, scratch};
 use crate::trees::{list, set_owner, write};
 
 /// A machine as far as its users and groups go.
@@ -156,4 +156,20 @@ fn an_archive_has_the_names_if_the_receiver_asks_for_them() {
     assert!(line(" x").contains(" blastx/blastg "), "{listed}");
     assert!(line(" nameless").contains(" 6003/6103 "), "{listed}");
     assert!(line(" ./").contains(" root/root "), "{listed}");
+}
+
+#[test]
+fn a_map_is_refused_where_nothing_is_unpacked() {
+    let dir = scratch();
+    let file = dir.path().join("archive.tar");
+    write(&file, b"");
+    for map in ["--owner-map=1000:0", "--group-map=*:0"] {
+        for dest in [Path::new("-"), &file] {
+            let refused = recv(dest).args(&[map]).outcome();
+            refused.expect(2).claims_nothing().tells("--owner-map and --group-map are for what is unpacked");
+        }
+    }
+    let named = recv(&file).args(&["--owner-map=1000:0"]).outcome();
+    named.expect(2).tells("archive.tar: name a directory");
+    assert_eq!(fs::metadata(&file).unwrap().len(), 0);
 }

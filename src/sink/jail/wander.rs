@@ -66,16 +66,20 @@ impl Jail {
         open.expect("the root stays open")
     }
 
-    /// Make room for a name that is taken, by removing what this transfer has made of it. A directory goes only if it
-    /// is empty.
-    pub fn make_room(&mut self, place: &Place, name: &[u8]) -> Result<(), Errno> {
-        let (handle, dir) = (&place.handle, place.handle.fd());
+    /// Make room for a path that is taken, by removing what this transfer has made of it, also from the manifest. A
+    /// directory goes only if it is empty.
+    pub fn make_room(&mut self, place: &Place, path: &[u8]) -> Result<(), Errno> {
+        let (handle, dir, name) = (&place.handle, place.handle.fd(), last_name(path));
         let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
         if handle.nature.foreign || self.before.contains_key(&(stat.st_dev, stat.st_ino)) {
             return Err(Errno::EXIST);
         }
         if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
-            return rustix::fs::unlinkat(dir, name, AtFlags::empty());
+            rustix::fs::unlinkat(dir, name, AtFlags::empty())?;
+            if let Some(recorder) = &self.shared.recorder {
+                recorder.place().gone(path);
+            }
+            return Ok(());
         }
         self.located = None;
         rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR)
@@ -96,7 +100,7 @@ impl Jail {
         let mut fresh = made;
         let (handle, was) = match self.open_again(&place.handle, name, made) {
             Err(Errno::NOTDIR | Errno::LOOP) if !made && announced.is_some() => {
-                self.make_room(&place, name)?;
+                self.make_room(&place, path)?;
                 rustix::fs::mkdirat(place.handle.fd(), name, Mode::RWXU)?;
                 fresh = true;
                 self.open_again(&place.handle, name, true)?
