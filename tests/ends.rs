@@ -6,7 +6,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs;
-use std::io::Read;
+use std::io::{self, Read};
 use std::net::Ipv4Addr;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -126,9 +126,23 @@ impl Run {
     /// Start it; its standard output is left to the test ([`End::take_stdout`]).
     pub fn start_apart(mut self) -> End {
         self.command.args(&self.last);
-        let mut child = self.command.spawn().unwrap_or_else(|e| panic!("{:?} does not start: {e}", self.command));
+        let mut child = self.spawn().unwrap_or_else(|e| panic!("{:?} does not start: {e}", self.command));
         let err = child.stderr.take().map_or_else(Heard::nothing, Heard::listen);
         End { side: self.side, child, out: Heard::nothing(), err, started: Instant::now(), status: None }
+    }
+
+    /// A program that was copied by a test is busy for as long as a process that another test has just begun shares the
+    /// descriptor by which it was written.
+    fn spawn(&mut self) -> io::Result<Child> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match self.command.spawn() {
+                Err(e) if e.kind() == io::ErrorKind::ExecutableFileBusy && Instant::now() < until => {
+                    thread::yield_now()
+                }
+                started => return started,
+            }
+        }
     }
 
     /// Start it and wait for its end.

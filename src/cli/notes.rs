@@ -111,7 +111,7 @@ pub fn harmless(out: &mut String, notes: [&Notes; 2], verbosity: Verbosity) {
     }
 }
 
-/// Everything that makes a transfer less than whole, by name.
+/// Everything that makes a transfer less than whole, by name, in the order of the walk whichever worker came first.
 pub fn losses(out: &mut String, notes: [&Notes; 2], verbosity: Verbosity) {
     let total: u64 = notes.iter().map(|n| n.losses).sum();
     if total == 0 {
@@ -119,11 +119,12 @@ pub fn losses(out: &mut String, notes: [&Notes; 2], verbosity: Verbosity) {
     }
     let most = if verbosity >= Verbosity::Verbose { usize::MAX } else { LOSSES_SHOWN };
     let _ = writeln!(out, "left out, changed or incomplete: {}", count(total));
-    let named = || notes.iter().flat_map(|n| &n.named).filter(|n| n.kind.is_loss());
+    let mut named: Vec<&Note> = notes.iter().flat_map(|n| &n.named).filter(|n| n.kind.is_loss()).collect();
+    named.sort_by(|a, b| a.path.split(|b| *b == b'/').cmp(b.path.split(|b| *b == b'/')));
     let mut classes: HashMap<(NoteKind, &str), u64> = HashMap::new();
-    named().filter_map(Note::class).for_each(|class| *classes.entry(class).or_default() += 1);
+    named.iter().filter_map(|note| note.class()).for_each(|class| *classes.entry(class).or_default() += 1);
     let (mut lines, mut shown) = (0, 0);
-    for note in named() {
+    for note in &named {
         let one_of = note.class().and_then(|class| classes.get_mut(&class));
         let which = match one_of {
             Some(0) => continue,
@@ -144,7 +145,7 @@ pub fn losses(out: &mut String, notes: [&Notes; 2], verbosity: Verbosity) {
         }
     }
     if total > shown {
-        let kept = named().count() as u64 > shown;
+        let kept = named.len() as u64 > shown;
         let how = if kept { "-v names more" } else { "not kept by name" };
         let _ = writeln!(out, "  and {} more ({how})", count(total - shown));
     }

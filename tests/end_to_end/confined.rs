@@ -6,6 +6,7 @@ use std::io::Write;
 use std::process::Stdio;
 
 use crate::ends::{End, recv, scratch, send};
+use crate::hosts::until;
 use crate::trees::{assert_same, random_bytes, small};
 
 /// The names of a process's threads that were confined, and of those that were not. To confine itself a thread gives up
@@ -40,8 +41,14 @@ fn every_thread_that_touches_what_arrives_is_confined() {
             eprintln!("SKIPPED: threads that are confined: {}", receiver.said());
             return;
         }
+        // a thread has its name a little after it starts
+        let names = ["recv", "sink", "open-0", "open-1"];
+        until("all threads have started", || {
+            let [confined, free] = threads(&receiver);
+            names.iter().all(|name| confined.contains(*name) || free.contains(*name))
+        });
         let [confined, free] = threads(&receiver);
-        for name in ["recv", "sink", "open-0", "open-1"] {
+        for name in names {
             assert!(confined.contains(name), "{name}: {confined:?}, and not {free:?}");
         }
         // The thread that began it all is not, as its process may have other things to do.
