@@ -97,20 +97,24 @@ fn a_sender_of_another_version_is_answered_in_words_that_it_understands() {
     write(dir.path().join("s/f"), b"x");
     let receiver = recv(dir.path().join("d")).start();
     let port = receiver.port();
-    let began = Instant::now();
-    let mut other = connect(port);
-    other.write_all(&of_version(VERSION + 41, 1)).unwrap();
-    let answer = until_closed(&mut other);
-    assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
-    // Refuse is the same in every version: prefix, code 3, words, and a tag under the published key.
-    assert_eq!((&answer[..8], answer[10]), (&b"blast\r\n\0"[..], 5), "{answer:?}");
-    let (said, tag) = answer.split_at(answer.len() - 16);
-    assert_eq!(&blake3::keyed_hash(&PUBLISHED_KEY.0, said).as_bytes()[..16], tag);
-    assert_eq!(said[PREFIX_LEN], 3);
-    let words = std::str::from_utf8(&said[PREFIX_LEN + 1..]).unwrap();
+    // in plain, and in TLS as this version has it
+    let protocol = format!("blast/{}", VERSION + 41);
     let versions = [VERSION.to_string(), (VERSION + 41).to_string()];
-    assert!(versions.iter().all(|v| words.contains(v)), "both versions are named: {words}");
-    receiver.says(&versions[1]);
+    for hello in [of_version(VERSION + 41, 1), first::foreign_client(&[protocol.as_bytes(), &[7; 32]])] {
+        let began = Instant::now();
+        let mut other = connect(port);
+        other.write_all(&hello).unwrap();
+        let answer = until_closed(&mut other);
+        assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
+        // Refuse is the same in every version: prefix, code 3, words, and a tag under the published key.
+        assert_eq!((&answer[..8], answer[10]), (&b"blast\r\n\0"[..], 5), "{answer:?}");
+        let (said, tag) = answer.split_at(answer.len() - 16);
+        assert_eq!(&blake3::keyed_hash(&PUBLISHED_KEY.0, said).as_bytes()[..16], tag);
+        assert_eq!(said[PREFIX_LEN], 3);
+        let words = std::str::from_utf8(&said[PREFIX_LEN + 1..]).unwrap();
+        assert!(versions.iter().all(|v| words.contains(v)), "both versions are named: {words}");
+        receiver.says(&versions[1]);
+    }
     send(dir.path().join("s"), port).outcome().expect(0);
     receiver.wait().expect(0);
 }
