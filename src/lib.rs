@@ -45,9 +45,9 @@
 //!   copy and a held chunk is never dropped, so memory is the window and one buffer for each link, whatever the peer,
 //!   the disk or the network do. The window grows to twice what it begins with if it proves to be smaller than what is
 //!   under way in a round trip, or if the writer stops, as far as the machine's free memory allows.
-//! - **Little is done for each chunk.** Its memory is the pool's and nothing is allocated; a socket is served when it has
-//!   or takes a portion (a few milliseconds of its rate), an acknowledgement rides on the next chunk, and whoever waits
-//!   is woken for a batch where there is one.
+//! - **Little is done for each chunk.** Its memory is the pool's and nothing is allocated; a socket is served when it
+//!   has or takes a portion (a few milliseconds of its rate), an acknowledgement rides on the next chunk, and whoever
+//!   waits is woken for a batch where there is one.
 //! - **Acks are absolute.** One snapshot says all there is to say: what is held, how far credit goes, and how many
 //!   frames of each link are settled, from which the sender finds chunks that failed verification. Losing or repeating
 //!   one costs nothing, and no connection is special: any link may die, the first one too.
@@ -75,9 +75,9 @@
 //! | [`verify`] | compare a tree with a manifest | write |
 //! | [`cli`] | arguments, progress, exit codes, reports | know how anything works |
 //!
-//! Imports go one way: ground floor ← wire, archive, manifest ← chunk, flow ← source, sink, link, read_back ← send, recv,
-//! verify ← cli. The crate `tar` is named only in `archive`; tokio and socket2 only in `link`, `send` and `recv`; clap and
-//! indicatif only in `cli`, which is also the only room that prints. `tests/house.rs` holds all this.
+//! Imports go one way: ground floor ← wire, archive, manifest ← chunk, flow ← source, sink, link, read_back ← send,
+//! recv, verify ← cli. The crate `tar` is named only in `archive`; tokio and socket2 only in `link`, `send` and `recv`;
+//! clap and indicatif only in `cli`, which is also the only room that prints. `tests/house.rs` holds all this.
 //!
 //! # Threads
 //!
@@ -91,10 +91,10 @@
 //! # Who may talk to whom
 //!
 //! The first connection begins with TLS, which nobody between the two ends can read; inside it each proves to the other
-//! that it has the key ([`key`]), if there is one, and both derive the secret from which all that follows is encrypted and
-//! authenticated, further connections too ([`wire`] has the details, [`link::greet`] the two ends). Without a key a receiver
-//! takes only neighbours, and both sides show the same code. Until then a stranger costs a receiver a place among few, some
-//! KiB and five seconds ([`limits`]).
+//! that it has the key ([`key`]), if there is one, and both derive the secret from which all that follows is encrypted
+//! and authenticated, further connections too ([`wire`] has the details, [`link::greet`] the two ends). Without a key a
+//! receiver takes only neighbours, and both sides show the same code. Until then a stranger costs a receiver a place
+//! among few, some KiB and five seconds ([`limits`]).
 //!
 //! # What is deliberately absent
 //!

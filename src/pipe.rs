@@ -5,8 +5,8 @@ use std::os::fd::AsFd;
 
 use crate::limits::CHUNK_LEN;
 
-/// Let a pipe hold a chunk, or as much as this user's pipes may. One that holds more already keeps it. Without the right
-/// to a larger one, or if it is no pipe, it works as it is.
+/// Let a pipe hold a chunk, or as much as this user's pipes may. One that holds more already keeps it. Without the
+/// right to a larger one, or if it is no pipe, it works as it is.
 pub fn widen(pipe: impl AsFd) {
     let pipe = pipe.as_fd();
     let Ok(now) = rustix::pipe::fcntl_getpipe_size(pipe) else { return };

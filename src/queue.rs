@@ -1,10 +1,10 @@
 //! What stages hand their work on with, one chunk at a time: how their threads wait.
 //!
 //! A channel's own `recv` and `send` look again a few times and give way in between before they sleep: four system
-//! calls, and CPU that another stage could use, for a few microseconds less to wait. [`next`] and [`put`] sleep at once.
-//! But whoever wakes a sleeper of a channel holds a lock that the sleeper wants first, which often costs both another
-//! system call. Where every chunk is handed from thread to thread, [`Putter`] and [`Taker`] cost one to wake and one to
-//! sleep.
+//! calls, and CPU that another stage could use, for a few microseconds less to wait. [`next`] and [`put`] sleep at
+//! once. But whoever wakes a sleeper of a channel holds a lock that the sleeper wants first, which often costs both
+//! another system call. Where every chunk is handed from thread to thread, [`Putter`] and [`Taker`] cost one to wake
+//! and one to sleep.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};

@@ -1,16 +1,16 @@
 //! Reads files again from the disk and compares them with what they should be.
 //!
 //! 1. *hand out* (sequential): lines in their order, a batch at a time.
-//! 2. *compare* (parallel): open, let the kernel forget what it has cached, read, hash. Differences are told as they are
-//!    found, in any order, so that memory does not grow with them.
+//! 2. *compare* (parallel): open, let the kernel forget what it has cached, read, hash. Differences are told as they
+//!    are found, in any order, so that memory does not grow with them.
 //!
 //! What must be read from the disk must not be read from memory: each file system is synced once, since what is not
-//! written cannot be dropped, and a file's pages are dropped before it is read and behind the reading, which spares what
-//! others have in the cache. The kernel may refuse (pages that others have mapped, file systems in memory). A file is read
-//! from its first byte to its last, holes too, whatever a map of it said.
+//! written cannot be dropped, and a file's pages are dropped before it is read and behind the reading, which spares
+//! what others have in the cache. The kernel may refuse (pages that others have mapped, file systems in memory). A file
+//! is read from its first byte to its last, holes too, whatever a map of it said.
 //!
-//! Nothing outside the tree is read: paths are walked from its descriptor, one component at a time, and no symbolic link
-//! is followed below it. It writes nothing.
+//! Nothing outside the tree is read: paths are walked from its descriptor, one component at a time, and no symbolic
+//! link is followed below it. It writes nothing.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -9,8 +9,8 @@
 //!    own: a confinement lasts as long as its thread, and the caller's goes on to other things. Start the stages:
 //!    `workers` threads open and verify chunks in any order; the flow restores the order; whoever completes a gap hands
 //!    the chunks in order to the sink, which has threads of its own.
-//! 4. When everything that Finish counts has been delivered: compare digests, let the sink finish and sync, and read back
-//!    from the disk what is there now, if that is asked for.
+//! 4. When everything that Finish counts has been delivered: compare digests, let the sink finish and sync, and read
+//!    back from the disk what is there now, if that is asked for.
 //! 5. Say so on every link (Commit, or Abort on any failure), wait for Bye, and report.
 //!
 //! Steps 2, 3 and 4 have rooms: `door` and `welcome`, `stages`, `conductor`.
@@ -217,7 +217,8 @@ struct Transfer {
     manifest: Option<Manifest>,
 }
 
-/// One session, from its first connection on. Without anything to receive it lets the sender see how fast its links are.
+/// One session, from its first connection on. Without anything to receive it lets the sender see how fast its links
+/// are.
 async fn serve(
     options: &RecvOptions,
     stats: Arc<Stats>,

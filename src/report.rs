@@ -157,8 +157,8 @@ impl Notes {
         Notes { named, losses, harmless, named_len }
     }
 
-    /// Count one more, and keep its name while there is room. Owner notes are counted only: one line must do. Of what file
-    /// systems call attributes only the first is kept, and counted: there, every entry has some.
+    /// Count one more, and keep its name while there is room. Owner notes are counted only: one line must do. Of what
+    /// file systems call attributes only the first is kept, and counted: there, every entry has some.
     pub fn push(&mut self, note: Note) {
         if note.kind == NoteKind::OtherXattr && self.named.iter().any(|n| n.kind == note.kind) {
             return;
@@ -218,8 +218,8 @@ pub struct LinkReport {
 }
 
 impl LinkReport {
-    /// The part of its time that it had a chunk in hand, 0 to 1; `None` if it was never up. A link that is as fast as it
-    /// can be has one all the time.
+    /// The part of its time that it had a chunk in hand, 0 to 1; `None` if it was never up. A link that is as fast as
+    /// it can be has one all the time.
     pub fn used(&self) -> Option<f64> {
         let used = self.busy.as_secs_f64() + self.network.as_secs_f64();
         let all = used + self.idle.as_secs_f64() + self.held.as_secs_f64();

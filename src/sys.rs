@@ -43,8 +43,8 @@ pub fn ignore_file_size_signal() {
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
-/// The names of the extended attributes of `name` in `dir`, which is not followed: each with its NUL, appended to `out`,
-/// of which the spare capacity is offered. `ENOSYS` before Linux 6.13.
+/// The names of the extended attributes of `name` in `dir`, which is not followed: each with its NUL, appended to
+/// `out`, of which the spare capacity is offered. `ENOSYS` before Linux 6.13.
 pub fn listxattrat(dir: BorrowedFd<'_>, name: &CStr, out: &mut Vec<u8>) -> Result<(), Errno> {
     const NUMBER: libc::c_long = 465;
     let room = out.spare_capacity_mut();
@@ -69,8 +69,9 @@ pub fn getxattrat(dir: BorrowedFd<'_>, name: &CStr, attribute: &CStr, out: &mut 
     let room = out.spare_capacity_mut();
     let size = u32::try_from(room.len()).unwrap_or(u32::MAX);
     let args = Args { value: room.as_mut_ptr() as u64, size, flags: 0 };
-    // SAFETY: the descriptor is open, since it is borrowed; both names end in a NUL; the kernel reads `args`, whose size
-    // it is told, and writes at most `size` bytes to memory that is ours and has as many, and says how many it wrote.
+    // SAFETY: the descriptor is open, since it is borrowed; both names end in a NUL; the kernel reads `args`, whose
+    // size it is told, and writes at most `size` bytes to memory that is ours and has as many, and says how many it
+    // wrote.
     let done = unsafe {
         libc::syscall(
             NUMBER,
@@ -160,8 +161,8 @@ pub fn tcp_state(socket: impl AsFd) -> io::Result<TcpState> {
     const MIN_RTT: usize = 148;
     let mut info = [0u8; 256];
     let mut len = info.len() as libc::socklen_t;
-    // SAFETY: the descriptor is open, since it is borrowed; the kernel writes at most `len` bytes to a place that has as
-    // many, and leaves in `len` how many it wrote.
+    // SAFETY: the descriptor is open, since it is borrowed; the kernel writes at most `len` bytes to a place that has
+    // as many, and leaves in `len` how many it wrote.
     let done = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),
@@ -193,7 +194,8 @@ pub fn tcp_state(socket: impl AsFd) -> io::Result<TcpState> {
     })
 }
 
-/// 32 bytes in a page of their own, which no core file has (`MADV_DONTDUMP`) and which is wiped before it is given back.
+/// 32 bytes in a page of their own, which no core file has (`MADV_DONTDUMP`) and which is wiped before it is given
+/// back.
 pub struct SecretPage {
     at: std::ptr::NonNull<[u8; 32]>,
     len: usize,
@@ -230,8 +232,8 @@ impl SecretPage {
 
     /// The bytes.
     pub fn bytes(&self) -> &[u8; 32] {
-        // SAFETY: the mapping is readable, aligned to a page, longer than this and initialised by the kernel with zeros;
-        // it lives as long as `self`, and nobody changes it while `self` is borrowed.
+        // SAFETY: the mapping is readable, aligned to a page, longer than this and initialised by the kernel with
+        // zeros; it lives as long as `self`, and nobody changes it while `self` is borrowed.
         unsafe { self.at.as_ref() }
     }
 

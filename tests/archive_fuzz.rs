@@ -1,6 +1,7 @@
-//! Whatever bytes a peer calls an archive, the parser neither panics nor accepts anything that our writer would not have
-//! written. The corpus holds one archive for each known way to mislead a tar reader (`bad_*`, all refused) and each
-//! form that ours takes (`good_*`, all read). Each input is taken twice: as it is, and with its checksums put right.
+//! Whatever bytes a peer calls an archive, the parser neither panics nor accepts anything that our writer would not
+//! have written. The corpus holds one archive for each known way to mislead a tar reader (`bad_*`, all refused) and
+//! each form that ours takes (`good_*`, all read). Each input is taken twice: as it is, and with its checksums put
+//! right.
 
 use std::fs;
 use std::path::Path;

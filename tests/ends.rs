@@ -1,7 +1,7 @@
 //! The program as two processes: started, listened to, waited for under a deadline, and killed when a test ends early.
 //!
-//! Nothing here sleeps: a test waits for a line on standard error, for an amount on standard output or for the process's
-//! end, and fails with everything that was said when it has not come in time.
+//! Nothing here sleeps: a test waits for a line on standard error, for an amount on standard output or for the
+//! process's end, and fails with everything that was said when it has not come in time.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;

@@ -1,5 +1,5 @@
-//! Archives of other programs that want more than they should: through links that they bring, over what is there, out of
-//! the destination. A tree outside is compared whole before and after.
+//! Archives of other programs that want more than they should: through links that they bring, over what is there, out
+//! of the destination. A tree outside is compared whole before and after.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};

@@ -323,7 +323,8 @@ fn the_extended_header_beats_gnus_long_names_and_both_the_block() {
     file_named(&both[1], "block", b"");
 }
 
-/// A size in the extended header is the member's, never that of what stands between them; the block's own is passed over.
+/// A size in the extended header is the member's, never that of what stands between them; the block's own is passed
+/// over.
 #[test]
 fn the_size_of_an_extended_header_is_the_members_and_only_one_is_believed() {
     let inner = file(b"smuggled", b"evil");

@@ -1,8 +1,8 @@
 //! Two hosts joined by links that can be shaped, cut and spoiled: `scripts/netlab` for tests, and the program on both.
 //!
 //! A lab is named after the test process, so that labs never meet, and is taken away when its test ends; what a killed
-//! process has left behind goes when the next one begins. Nothing sleeps to wait: a condition is polled until it holds or
-//! everybody's patience has ended.
+//! process has left behind goes when the next one begins. Nothing sleeps to wait: a condition is polled until it holds
+//! or everybody's patience has ended.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -103,8 +103,8 @@ impl Lab {
         link
     }
 
-    /// Take a cable and its interfaces away and lay another between interfaces of the same names and hardware addresses, as
-    /// a driver does that is loaded anew.
+    /// Take a cable and its interfaces away and lay another between interfaces of the same names and hardware
+    /// addresses, as a driver does that is loaded anew.
     pub fn lay_anew(&self, link: u32) {
         let (a, b, name) = (self.namespace(Host::A), self.namespace(Host::B), format!("l{link}"));
         let [mac_a, mac_b] = [Host::A, Host::B].map(|h| self.on(h, &format!("cat /sys/class/net/{name}/address")));
@@ -505,7 +505,8 @@ fn rows(report: &str) -> Vec<Row> {
     rows
 }
 
-/// `  l1  33.3 %  99 %  52.4 MB  50  0  0  0  0  away 4.2 s  last: why`; a link that was never up has `-` for what it was used.
+/// `  l1  33.3 %  99 %  52.4 MB  50  0  0  0  0  away 4.2 s  last: why`; a link that was never up has `-` for what it
+/// was used.
 fn row(line: &str) -> Row {
     let (rest, last) = line.split_once("  last: ").unwrap_or((line, ""));
     let (figures, away) = rest.split_once("  away ").unwrap_or((rest, ""));

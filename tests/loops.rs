@@ -1,5 +1,5 @@
-//! Block devices for tests: files of ours that the kernel shows as devices. Nothing here, and nothing that uses it, ever
-//! touches another device.
+//! Block devices for tests: files of ours that the kernel shows as devices. Nothing here, and nothing that uses it,
+//! ever touches another device.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};

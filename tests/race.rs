@@ -30,8 +30,8 @@ fn duration() -> Duration {
     Duration::from_millis(from_env("BLAST_RACE_MS", 1000))
 }
 
-/// Each entry's name as soon as it is there, one after the other as the archive has them: what it is goes away, and a link
-/// that leads outside takes its place. Returns how many were taken.
+/// Each entry's name as soon as it is there, one after the other as the archive has them: what it is goes away, and a
+/// link that leads outside takes its place. Returns how many were taken.
 fn hunted<T>(dest: &Path, names: &[String], lure: impl Fn(&Path) + Sync, work: impl FnOnce() -> T) -> (T, u64) {
     let (done, count, stash) = (AtomicBool::new(false), AtomicU64::new(0), scratch());
     let lures: Vec<(PathBuf, PathBuf)> = names.iter().map(|name| (stash.path().join(name), dest.join(name))).collect();
@@ -133,7 +133,8 @@ fn what_is_no_directory_swapped_for_a_link_in_the_destination_gives_nothing_outs
     race_for("files with more names", |name| file(name, 700), again, "file", SYMLINK);
 }
 
-/// The walk lists, the fill opens: between the two a directory or a file may become a link to what nobody asked to send.
+/// The walk lists, the fill opens: between the two a directory or a file may become a link to what nobody asked to
+/// send.
 #[test]
 fn whatever_is_swapped_for_a_link_in_the_source_nothing_outside_is_sent() {
     const SECRET: &[u8] = b"what nobody asked to send";

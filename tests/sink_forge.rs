@@ -1,5 +1,5 @@
-//! Archives block by block, as no honest writer makes them: every field and record can lie, the checksum never does. Made
-//! without the product's own writer, so that a mistake there cannot hide one here.
+//! Archives block by block, as no honest writer makes them: every field and record can lie, the checksum never does.
+//! Made without the product's own writer, so that a mistake there cannot hide one here.
 
 /// Bytes of a block.
 pub const BLOCK: usize = 512;

@@ -1,5 +1,5 @@
-//! Hostile archives by the hundred, from tables of what can be wrong with one. Each is refused, or does no more than make
-//! entries inside the destination; a tree outside is compared whole after each.
+//! Hostile archives by the hundred, from tables of what can be wrong with one. Each is refused, or does no more than
+//! make entries inside the destination; a tree outside is compared whole after each.
 
 use blast::Error;
 use blast::archive::{Entry, EntryKind};

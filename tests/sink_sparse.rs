@@ -1,5 +1,5 @@
-//! Sparse files from a peer: a map that cannot be meant is named and ends the transfer, before anything is made of it and
-//! without memory for what it claims; every map that can be meant gives the file it describes, however it is cut.
+//! Sparse files from a peer: a map that cannot be meant is named and ends the transfer, before anything is made of it
+//! and without memory for what it claims; every map that can be meant gives the file it describes, however it is cut.
 
 use std::os::unix::fs::{FileExt, MetadataExt};
 

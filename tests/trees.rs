@@ -1,5 +1,6 @@
 //! Trees to send, and whether two of them are the same: type, mode, owner, size, content, time of modification to the
-//! nanosecond, links' targets, extended attributes and ACLs, and which names share an inode. Sockets are left out, since no transfer carries them.
+//! nanosecond, links' targets, extended attributes and ACLs, and which names share an inode. Sockets are left out,
+//! since no transfer carries them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};

@@ -1,5 +1,5 @@
-//! A relay that knows where each handshake message and each frame ends: it passes them on one at a time, changed or not,
-//! and can cut a connection between any two of them, in an orderly way or by a reset.
+//! A relay that knows where each handshake message and each frame ends: it passes them on one at a time, changed or
+//! not, and can cut a connection between any two of them, in an orderly way or by a reset.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};

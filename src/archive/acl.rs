@@ -1,6 +1,6 @@
-//! POSIX access control lists: the text that archives carry and the bytes that Linux keeps (`system.posix_acl_access` and
-//! `system.posix_acl_default`), to each other. Ids are numbers on both sides; whether they have names, here or there, is
-//! never asked.
+//! POSIX access control lists: the text that archives carry and the bytes that Linux keeps (`system.posix_acl_access`
+//! and `system.posix_acl_default`), to each other. Ids are numbers on both sides; whether they have names, here or
+//! there, is never asked.
 
 use super::pax::parse_decimal;
 

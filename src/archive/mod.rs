@@ -9,9 +9,9 @@
 //!
 //! *Block.* Magic `ustar\0`, version `00`. Numbers are octal digits over the whole field with one NUL at its end; the
 //! checksum is six digits, NUL, space. User and group names are empty here. The type is `0` (file), `1` (hard link),
-//! `2` (symbolic link), `3` (character device), `4` (block device), `5` (directory) or `6` (FIFO). Device numbers are 0 but
-//! for a device; those of Linux always fit. The size is 0 for everything but a file. The
-//! mode is the twelve permission bits.
+//! `2` (symbolic link), `3` (character device), `4` (block device), `5` (directory) or `6` (FIFO). Device numbers are 0
+//! but for a device; those of Linux always fit. The size is 0 for everything but a file. The mode is the twelve
+//! permission bits.
 //!
 //! *Path.* Relative, components joined by single slashes, none of them empty, `.` or `..`, none longer than
 //! [`limits::NAME_LEN_MAX`]; all of it no longer than [`limits::PATH_LEN_MAX`]. A directory's ends in a slash. The root
@@ -43,25 +43,25 @@
 //! are decimal without leading zeros; a time has up to nine digits of fraction without trailing zeros, and -1.5 is
 //! half a second before -1.
 //!
-//! *Names of owners.* UTF-8, 1 to [`limits::NAME_LEN_MAX`] bytes. A hard link has none. Without being asked for they are
-//! not there, so that no other tar gives things away by names.
+//! *Names of owners.* UTF-8, 1 to [`limits::NAME_LEN_MAX`] bytes. A hard link has none. Without being asked for they
+//! are not there, so that no other tar gives things away by names.
 //!
-//! *ACL.* One line for each entry, its final newline included: `user::rwx`, `user:ID:r--`, `group::r-x`, `group:ID:r--`,
-//! `mask::rwx`, `other::---`, in this order, ids in numbers and rising. That is how GNU tar writes them, save that it
-//! writes names where it finds any; GNU tar and bsdtar read numbers.
+//! *ACL.* One line for each entry, its final newline included: `user::rwx`, `user:ID:r--`, `group::r-x`,
+//! `group:ID:r--`, `mask::rwx`, `other::---`, in this order, ids in numbers and rising. That is how GNU tar writes
+//! them, save that it writes names where it finds any; GNU tar and bsdtar read numbers.
 //!
 //! *Extended attributes.* Of the namespaces `user`, `trusted` and `security`; a name's `%` is `%25` in the key and its
-//! `=` is `%3D`, as with GNU tar. The value is as it is. All that one entry has is at most [`limits::XATTRS_LEN_MAX`]. A
-//! hard link has neither attributes nor ACL: the entry that it is one more name of has them.
+//! `=` is `%3D`, as with GNU tar. The value is as it is. All that one entry has is at most [`limits::XATTRS_LEN_MAX`].
+//! A hard link has neither attributes nor ACL: the entry that it is one more name of has them.
 //!
-//! *Sparse files.* A file with holes is an entry in the format that GNU tar calls 1.0: its block holds the number of bytes
-//! that follow, and a name for readers that do not know the format, `GNUSparseFile.0/` and the last component of the
-//! path, cut to fit the field, with the directory before it as the prefix if that fits. What follows is its map, then
-//! its data without the holes, then padding. The map is lines of decimal numbers, then zeros up to a multiple of 512: how
-//! many extents there are, then the offset and the length of each. Extents are in order and not empty, a hole is between
-//! any two, and each begins and ends at a multiple of 512 or at the file's end (a reader that takes the data by blocks
-//! finds the same as one that takes it by bytes). An extent of no length at the file's size says that a hole ends the
-//! file, and is there exactly then; all others hold data. There is at least one hole, and there are at most
+//! *Sparse files.* A file with holes is an entry in the format that GNU tar calls 1.0: its block holds the number of
+//! bytes that follow, and a name for readers that do not know the format, `GNUSparseFile.0/` and the last component of
+//! the path, cut to fit the field, with the directory before it as the prefix if that fits. What follows is its map,
+//! then its data without the holes, then padding. The map is lines of decimal numbers, then zeros up to a multiple of
+//! 512: how many extents there are, then the offset and the length of each. Extents are in order and not empty, a hole
+//! is between any two, and each begins and ends at a multiple of 512 or at the file's end (a reader that takes the data
+//! by blocks finds the same as one that takes it by bytes). An extent of no length at the file's size says that a hole
+//! ends the file, and is there exactly then; all others hold data. There is at least one hole, and there are at most
 //! [`limits::SPARSE_EXTENTS_MAX`] extents with data: of a file with more, the shortest holes are carried as zeros.
 //!
 //! Nothing else exists: no global headers, no GNU types, no base-256 numbers. So an entry has exactly one encoding, and
@@ -69,8 +69,8 @@
 //! our reading of a stream and another tar's could then only come from our own writer, whose output GNU tar and bsdtar
 //! extract to the same tree (a test).
 //!
-//! Foreign readers, as far as they differ. bsdtar 3.6 adds the fraction of a time before 1970 instead of subtracting it,
-//! gives no times to a directory that was there before (the one it extracts into), and wants a UTF-8 locale for
+//! Foreign readers, as far as they differ. bsdtar 3.6 adds the fraction of a time before 1970 instead of subtracting
+//! it, gives no times to a directory that was there before (the one it extracts into), and wants a UTF-8 locale for
 //! records that are not ASCII. GNU tar 1.34 takes names as they are, but prints a line for each `hdrcharset`, which is
 //! why it is used only where bsdtar needs it. bsdtar does not undo the escapes in names of extended attributes.
 

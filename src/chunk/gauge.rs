@@ -1,8 +1,8 @@
 //! Whether the next chunk should be compressed, and how hard. A pure state machine: what it looks at and the time are
 //! arguments.
 //!
-//! Compression costs several times the CPU of all else that is done to a chunk, so it pays only while the links are what
-//! limits the transfer. Three questions, asked anew for each chunk:
+//! Compression costs several times the CPU of all else that is done to a chunk, so it pays only while the links are
+//! what limits the transfer. Three questions, asked anew for each chunk:
 //!
 //! 1. **Do the links limit?** Chunks wait that the receiver has allowed and no link has room for. What waits for credit
 //!    does not count: then the receiver is behind, and decompressing would put it further behind. Links that ran out of
@@ -12,9 +12,9 @@
 //!    compressed. The clock on the wall measures both, so a CPU that is busy otherwise counts as a slow one.
 //! 3. **Does it shrink?** Only trying says; [`super::Sealer`] does that.
 //!
-//! Where compression pays but keeps up with the links only in part, the first question mixes: when too little waits, the
-//! next chunk goes as it is, which is quick, and gives the links work while the one after it is compressed. The levels
-//! above 1 are for links so slow that CPU is left over.
+//! Where compression pays but keeps up with the links only in part, the first question mixes: when too little waits,
+//! the next chunk goes as it is, which is quick, and gives the links work while the one after it is compressed. The
+//! levels above 1 are for links so slow that CPU is left over.
 //!
 //! Nothing is remembered longer than a second or so: links that become faster or slower, and a CPU that becomes busy or
 //! idle, change the decision in less than two.
@@ -29,8 +29,8 @@ type Time = Duration;
 /// What was measured counts for 1/e after this long.
 const MEMORY: Duration = Duration::from_millis(500);
 
-/// How many times as fast as the links' wire rate all workers together must compress; for a level above 1, how many times
-/// as fast as the links carry what is compressed, unless very much waits.
+/// How many times as fast as the links' wire rate all workers together must compress; for a level above 1, how many
+/// times as fast as the links carry what is compressed, unless very much waits.
 const MARGIN: f64 = 1.5;
 
 /// Chunks that must wait for each link before one is compressed.
@@ -152,8 +152,9 @@ impl Gauge {
             return None;
         }
         let Some(rate) = self.known_rate(now, links) else {
-            // Sending everything as it is until the rate is known would fill the pool with it, which a slow link carries
-            // for seconds. More must wait than later, so that links which turn out to be fast lose only milliseconds.
+            // Sending everything as it is until the rate is known would fill the pool with it, which a slow link
+            // carries for seconds. More must wait than later, so that links which turn out to be fast lose only
+            // milliseconds.
             return (waiting >= (2 * least).min(most)).then_some(1);
         };
         if waiting < least {
@@ -197,8 +198,8 @@ impl Gauge {
         }
     }
 
-    /// Wire bytes a second that the links can carry, if that is known: what they carried while they always had work, and
-    /// at least what they carried whether or not.
+    /// Wire bytes a second that the links can carry, if that is known: what they carried while they always had work,
+    /// and at least what they carried whether or not.
     fn known_rate(&self, now: Time, links: usize) -> Option<f64> {
         let enough = RATE_KNOWN_AFTER_BYTES * links as f64;
         let long = self.rate.over(now) >= RATE_KNOWN_AFTER.as_secs_f64() || self.rate.sum(now) >= enough;
@@ -257,7 +258,8 @@ mod tests {
     const MBIT: f64 = 125_000.0;
     const GBIT: f64 = 125_000_000.0;
 
-    /// A sender's workers, its links taken together, and a receiver, in steps of virtual time. Rates are bytes a second.
+    /// A sender's workers, its links taken together, and a receiver, in steps of virtual time. Rates are bytes a
+    /// second.
     struct World {
         gauge: Gauge,
         now: Time,

@@ -11,8 +11,8 @@ use crate::ids::Seq;
 use crate::stats::timed;
 use crate::wire::ChunkKeys;
 
-/// Samples that are compressed to learn whether the whole is worth it: this many, spread evenly, since a mixed chunk may
-/// begin with a file that does not shrink …
+/// Samples that are compressed to learn whether the whole is worth it: this many, spread evenly, since a mixed chunk
+/// may begin with a file that does not shrink …
 const SAMPLES: usize = 4;
 
 /// … of this many bytes, so that together they are a sixteenth of a full chunk.

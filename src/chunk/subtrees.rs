@@ -1,8 +1,8 @@
 //! BLAKE3 of a file with holes, from its data and the lengths of its holes.
 //!
 //! Every 1 KiB leaf of BLAKE3 is hashed with its place in the file, so that zeros have another digest at each place, on
-//! purpose: there is no short cut for a hole, it costs as much as if it were data that is in the cache. What can be done
-//! is to leave it to several cores, and to none unless somebody asked for the digest.
+//! purpose: there is no short cut for a hole, it costs as much as if it were data that is in the cache. What can be
+//! done is to leave it to several cores, and to none unless somebody asked for the digest.
 //!
 //! Like slices of 1 MiB, parts of any whole number of leaves give subtrees that merge; only that there is more than one
 //! size of them.

@@ -16,8 +16,8 @@ use crate::report::Found;
 /// Addresses of one receiver that are shown.
 const ADDRESSES_SHOWN: usize = 4;
 
-/// Choose. `confirmed` is the code that was typed, which `found` has already been searched for; `args` the whole command
-/// line; `ask` puts a question to a person, if there is one.
+/// Choose. `confirmed` is the code that was typed, which `found` has already been searched for; `args` the whole
+/// command line; `ask` puts a question to a person, if there is one.
 pub fn choose(
     found: &[Found],
     confirmed: Option<InstanceCode>,

@@ -1,8 +1,8 @@
 //! The report or the failure as one JSON object on one line, for `--json`. The README documents the fields: they may
 //! gain company, but keep their names and meanings.
 //!
-//! The text is ASCII, everything else is escaped as JSON does: a terminal shows it unharmed. A path is text; one that is
-//! not UTF-8 has its bytes in `path_hex` as well, and what is no text replaced in `path`.
+//! The text is ASCII, everything else is escaped as JSON does: a terminal shows it unharmed. A path is text; one that
+//! is not UTF-8 has its bytes in `path_hex` as well, and what is no text replaced in `path`.
 
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;

@@ -1,9 +1,9 @@
 //! The program around the library: arguments, progress, reports, exit codes. The only room that prints, and the only
 //! one that reads the command line or the environment.
 //!
-//! Data owns standard output in `blast recv -`, and a command's words in `blast recv --run`; the report then goes to standard error. Everywhere else the report is
-//! the result and goes to standard output, and all that is said meanwhile goes to standard error. With `--json` the
-//! report, or the failure, is one JSON object in the same place.
+//! Data owns standard output in `blast recv -`, and a command's words in `blast recv --run`; the report then goes to
+//! standard error. Everywhere else the report is the result and goes to standard output, and all that is said meanwhile
+//! goes to standard error. With `--json` the report, or the failure, is one JSON object in the same place.
 
 mod args;
 mod choose;
@@ -253,8 +253,8 @@ fn how_far(e: &Error, stats: &Stats, sending: bool) -> Option<String> {
     (untold && begun).then(|| render::incomplete(progress::done(stats, sending), total))
 }
 
-/// Whether an event is worth a line without `-v`. A link that is down is said once for each number of links that remain,
-/// not for each attempt to dial it again that fails in another way.
+/// Whether an event is worth a line without `-v`. A link that is down is said once for each number of links that
+/// remain, not for each attempt to dial it again that fails in another way.
 fn is_news(event: &Event, down: &mut BTreeMap<String, usize>) -> bool {
     match event {
         Event::LinkDown { name, remaining, .. } => down.insert(name.clone(), *remaining) != Some(*remaining),

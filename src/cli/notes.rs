@@ -1,5 +1,5 @@
-//! What happened to single entries, as text: what was left out on request, what costs nothing, what makes a transfer less
-//! than whole. Nothing is printed here; every name leaves escaped.
+//! What happened to single entries, as text: what was left out on request, what costs nothing, what makes a transfer
+//! less than whole. Nothing is printed here; every name leaves escaped.
 
 use std::collections::HashMap;
 use std::fmt::Write;

@@ -45,7 +45,8 @@ impl Cadence {
         Cadence { next: Duration::from_secs(10) }
     }
 
-    /// True if a line is due `now`, counted from the start. However late, it is due once, not once for each line missed.
+    /// True if a line is due `now`, counted from the start. However late, it is due once, not once for each line
+    /// missed.
     fn due(&mut self, now: Duration) -> bool {
         if now < self.next {
             return false;
@@ -307,8 +308,8 @@ impl Screen {
         }
     }
 
-    /// Ask a person for a line, where standard error is a terminal; standard input may be data, so the terminal itself is
-    /// read. No lock is held meanwhile: a signal must still end the process.
+    /// Ask a person for a line, where standard error is a terminal; standard input may be data, so the terminal itself
+    /// is read. No lock is held meanwhile: a signal must still end the process.
     pub fn ask(&self, question: &str) -> Option<String> {
         if !io::stderr().is_terminal() {
             return None;

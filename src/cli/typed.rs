@@ -112,8 +112,8 @@ pub struct SendTyped {
     /// Connections on each link, or as many as measuring finds to pay (default: auto)
     #[arg(long, value_name = "auto|N", value_parser = streams)]
     pub streams: Option<Streams>,
-    /// Compress what shrinks: while it makes the transfer faster, never, or always at a zstd level of -7 to 22 (default:
-    /// auto)
+    /// Compress what shrinks: while it makes the transfer faster, never, or always at a zstd level of -7 to 22
+    /// (default: auto)
     #[arg(long, value_name = "auto|off|LEVEL", allow_negative_numbers = true, value_parser = compress)]
     pub compress: Option<Compress>,
     /// Leave out what matches; of --exclude and --include the first that matches decides
@@ -150,8 +150,8 @@ pub struct SendTyped {
         hide_default_value = true
     )]
     pub schedule: ScheduleTyped,
-    /// Send no more than this a second in all, or with IFACE= on that link; repeat for more. 100 and 100K are KiB, 1.5M,
-    /// 1MB, 80mbit (default: 0, no limit)
+    /// Send no more than this a second in all, or with IFACE= on that link; repeat for more. 100 and 100K are KiB,
+    /// 1.5M, 1MB, 80mbit (default: 0, no limit)
     #[arg(long = "bwlimit", value_name = "[IFACE=]RATE", value_parser = bwlimit)]
     pub bwlimits: Vec<BwlimitTyped>,
     /// Do not look for holes in files: read them and send them as the zeros that they read as
@@ -183,9 +183,9 @@ pub struct RecvTyped {
     /// Do not write zeros: in one file leave holes in their place, on a block device let the device zero itself there
     #[arg(long)]
     pub sparse: bool,
-    /// Let pass what is refused or withheld otherwise: suid (setuid and setgid bits), devices, caps (file capabilities),
-    /// trusted (those attributes), labels (of SELinux and the like), shared (as root, a destination that everybody can
-    /// write to)
+    /// Let pass what is refused or withheld otherwise: suid (setuid and setgid bits), devices, caps (file
+    /// capabilities), trusted (those attributes), labels (of SELinux and the like), shared (as root, a destination that
+    /// everybody can write to)
     #[arg(long, value_name = "WORD[,WORD...]", value_parser = allow)]
     pub allow: Option<Allow>,
     /// Read back from the disk all that was written, and compare, before it counts as received
@@ -228,8 +228,8 @@ pub struct LinksTyped {
 /// Who the other side must be.
 #[derive(Args)]
 pub struct TrustTyped {
-    /// Talk only to whoever has this key too, made by 'blast keygen'; none is without a key (default: BLAST_KEY_FILE, or
-    /// ~/.config/blast/key if it is there)
+    /// Talk only to whoever has this key too, made by 'blast keygen'; none is without a key (default: BLAST_KEY_FILE,
+    /// or ~/.config/blast/key if it is there)
     #[arg(long, value_name = "FILE")]
     pub key_file: Option<PathBuf>,
     /// Do not encrypt; give it to both sides. Nobody can change anything unnoticed, but anybody on the way can read it

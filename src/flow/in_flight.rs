@@ -95,8 +95,8 @@ impl InFlight {
         self.place(id).is_some()
     }
 
-    /// A link took a copy of a number. The frame counts on the link even if the number is not `wanted` any more, because
-    /// it was acknowledged meanwhile.
+    /// A link took a copy of a number. The frame counts on the link even if the number is not `wanted` any more,
+    /// because it was acknowledged meanwhile.
     pub fn sent(&mut self, id: LinkId, seq: Seq, wanted: bool, now: Time) {
         let Some(place) = self.place(id) else { return };
         self.links[place].frames.push_back(Frame { seq: seq.0, sent_at: now });

@@ -203,8 +203,9 @@ impl<P> RecvFlow<P> {
         }
     }
 
-    /// Look at the time, now and then. The whole window if the sender has used all credit and nothing has been freed for
-    /// a while: whoever stopped there, what the sender has to send can wait here as well, and is here once it goes on.
+    /// Look at the time, now and then. The whole window if the sender has used all credit and nothing has been freed
+    /// for a while: whoever stopped there, what the sender has to send can wait here as well, and is here once it goes
+    /// on.
     pub fn look(&mut self, now: Time) {
         match self.stalled {
             _ if self.begun < self.credit_limit() => self.stalled = None,

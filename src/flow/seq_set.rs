@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-/// A set of numbers at or above a base that only rises. Operations cost O(1); the search for the lowest member costs one
-/// step for each 64 numbers between the base and it. Memory is one bit for each number between the base and the highest
-/// member there ever was, so callers insert only numbers that a window or a pool bounds.
+/// A set of numbers at or above a base that only rises. Operations cost O(1); the search for the lowest member costs
+/// one step for each 64 numbers between the base and it. Memory is one bit for each number between the base and the
+/// highest member there ever was, so callers insert only numbers that a window or a pool bounds.
 #[derive(Clone, Default, Debug)]
 pub struct SeqSet {
     /// Numbers below `64 * first` are not in the set.

@@ -1,9 +1,9 @@
 //! Finding a receiver that waits, without an address: the sender asks two multicast groups on every interface, IPv6
 //! link-local and IPv4 for this link only, and whoever waits answers. Cables without any configured address are enough.
 //!
-//! Nothing here is trusted: anybody on the networks can ask and answer. A receiver answers only who is on a network of its
-//! own, and not without bound; a sender takes answers to its own question only, and a person confirms what it found.
-//! Where a family or multicast is off, the rest does without it.
+//! Nothing here is trusted: anybody on the networks can ask and answer. A receiver answers only who is on a network of
+//! its own, and not without bound; a sender takes answers to its own question only, and a person confirms what it
+//! found. Where a family or multicast is off, the rest does without it.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::convert::Infallible;

@@ -42,8 +42,8 @@ impl Cables {
         self.locals.subscribe()
     }
 
-    /// Until the interface that `stream` leaves by has lost its carrier or is gone, or no longer has the address. One that
-    /// never showed a carrier is believed to work all the same.
+    /// Until the interface that `stream` leaves by has lost its carrier or is gone, or no longer has the address. One
+    /// that never showed a carrier is believed to work all the same.
     pub async fn until_pulled(&self, stream: &TcpStream) -> Ended {
         let mut changes = self.changes();
         let ours = stream.local_addr().ok().and_then(|addr| {

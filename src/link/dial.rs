@@ -120,9 +120,9 @@ impl LinkIds {
     }
 }
 
-/// Keep one connection of `candidate` up for as long as the session lives: work `first` if it is given, and dial again, with
-/// backoff, whenever the link is down. Returns only when the link is given up for good, or the connection was asked to
-/// leave.
+/// Keep one connection of `candidate` up for as long as the session lives: work `first` if it is given, and dial again,
+/// with backoff, whenever the link is down. Returns only when the link is given up for good, or the connection was
+/// asked to leave.
 pub async fn keep_up(
     session: Arc<SendSession>,
     ids: Arc<LinkIds>,

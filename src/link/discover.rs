@@ -1,10 +1,10 @@
 //! Our interfaces and addresses, and which of them share a network with the receiver's.
 //!
-//! A *pair* is one of our interfaces and one of the receiver's; it carries one link. Two interfaces on one cable (VLANs)
-//! are one. Pairs are found by network: an address of ours whose prefix holds an address of the receiver's. Where the
-//! same network is on several interfaces, and where an interface has no pair, IPv6 link-local addresses are tried, since
-//! neighbour discovery stays on its wire; which of the receiver's is at the other end of the wire only connecting can
-//! tell.
+//! A *pair* is one of our interfaces and one of the receiver's; it carries one link. Two interfaces on one cable
+//! (VLANs) are one. Pairs are found by network: an address of ours whose prefix holds an address of the receiver's.
+//! Where the same network is on several interfaces, and where an interface has no pair, IPv6 link-local addresses are
+//! tried, since neighbour discovery stays on its wire; which of the receiver's is at the other end of the wire only
+//! connecting can tell.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -300,8 +300,8 @@ impl Pairing<'_> {
         Some(found)
     }
 
-    /// Whoever answers at the other end of the cable: neighbour discovery stays on its wire. Where one side has no IPv6,
-    /// the addresses of a network that is on several interfaces, although ARP answers for every one of them.
+    /// Whoever answers at the other end of the cable: neighbour discovery stays on its wire. Where one side has no
+    /// IPv6, the addresses of a network that is on several interfaces, although ARP answers for every one of them.
     fn by_cable(&mut self, interface: &Interface) -> Option<Candidate> {
         let mut routes: Vec<(&str, Route)> = Vec::new();
         for own in [is_link_local as fn(IpAddr) -> bool, |ip| !is_link_local(ip)] {
@@ -354,8 +354,8 @@ fn candidate(local: &Local, remotes: impl IntoIterator<Item = SocketAddr>) -> Ca
     }
 }
 
-/// Whether `local` and `remote` are in a network that is on several of our interfaces, so that neither the routes nor ARP
-/// keep to one cable, and IPv6 tells the cables apart.
+/// Whether `local` and `remote` are in a network that is on several of our interfaces, so that neither the routes nor
+/// ARP keep to one cable, and IPv6 tells the cables apart.
 pub fn is_better_found_anew(
     interfaces: &[Interface],
     local: IpAddr,

@@ -1,5 +1,5 @@
-//! The first connection's agreement: TLS, and inside it Hello and Welcome, in which each side proves that it has the key
-//! (if there is one) on this channel and no other. What both said becomes the session's secret.
+//! The first connection's agreement: TLS, and inside it Hello and Welcome, in which each side proves that it has the
+//! key (if there is one) on this channel and no other. What both said becomes the session's secret.
 //!
 //! Nothing is agreed on otherwise than both sides want: a key on one side only, different keys, or encryption wanted by
 //! one only end it, with words for both. The listener goes on waiting then.

@@ -1,5 +1,5 @@
-//! The machine's network interfaces as the kernel knows them (rtnetlink): what each is, whether its cable is plugged in,
-//! its addresses, and how many bytes it has carried. Asked anew each time; nothing is kept.
+//! The machine's network interfaces as the kernel knows them (rtnetlink): what each is, whether its cable is plugged
+//! in, its addresses, and how many bytes it has carried. Asked anew each time; nothing is kept.
 
 use std::fmt;
 use std::io;

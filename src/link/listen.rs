@@ -46,8 +46,8 @@ pub fn address(ip: IpAddr, zone: Option<&str>, port: u16) -> io::Result<SocketAd
 }
 
 /// More listeners at the port of `listener`, which is at every address: one for each interface whose IPv4 network is on
-/// another one too, where there is no IPv6 to tell their cables apart. The routes would answer all of that network by one
-/// interface, and who called by another would not hear it; a listener of the interface's own answers by it.
+/// another one too, where there is no IPv6 to tell their cables apart. The routes would answer all of that network by
+/// one interface, and who called by another would not hear it; a listener of the interface's own answers by it.
 pub fn beside(listener: &TcpListener, options: &SocketOptions) -> Vec<TcpListener> {
     let Ok(port) = listener.local_addr().map(|a| a.port()) else { return Vec::new() };
     let interfaces = interfaces::list().unwrap_or_default();
@@ -128,10 +128,10 @@ pub fn holder(port: u16) -> Option<String> {
     None
 }
 
-/// Connections whose first message has not been heard or not been decided about, a bounded number in all and by address.
-/// Where there is no place the oldest that has said nothing yet gives up its own, then the oldest that has begun to: who
-/// means us speaks at once, so that nobody who keeps places by silence, or opens one connection after the other, keeps it
-/// out.
+/// Connections whose first message has not been heard or not been decided about, a bounded number in all and by
+/// address. Where there is no place the oldest that has said nothing yet gives up its own, then the oldest that has
+/// begun to: who means us speaks at once, so that nobody who keeps places by silence, or opens one connection after the
+/// other, keeps it out.
 #[derive(Clone)]
 pub struct Pending {
     queue: Arc<Mutex<Queue>>,
@@ -181,7 +181,8 @@ impl Pending {
         Pending { queue: Arc::new(Mutex::new(Queue { next: 0, entries: VecDeque::new() })), most }
     }
 
-    /// A place for a connection from `ip`, another's if need be; none if everybody has been heard and waits for an answer.
+    /// A place for a connection from `ip`, another's if need be; none if everybody has been heard and waits for an
+    /// answer.
     pub fn enter(&self, ip: IpAddr) -> Option<PendingPlace> {
         let mut queue = self.queue.lock().expect("no thread panics while it holds this lock");
         let beside = queue.entries.iter().filter(|e| e.ip == ip).count();

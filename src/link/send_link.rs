@@ -46,8 +46,8 @@ impl Leave {
 /// A connection that was asked to leave looks this often whether all is settled.
 const LEAVE_LOOK: Duration = Duration::from_millis(20);
 
-/// Work one connection, whose frames `keys` authenticate, until it ends, or is asked to leave. `control_only` links carry no chunks. `fault` ends it early,
-/// if it ever does.
+/// Work one connection, whose frames `keys` authenticate, until it ends, or is asked to leave. `control_only` links
+/// carry no chunks. `fault` ends it early, if it ever does.
 #[expect(clippy::too_many_arguments, reason = "what a connection is made of; two callers")]
 pub async fn run(
     session: &Arc<SendSession>,

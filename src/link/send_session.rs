@@ -1,5 +1,5 @@
-//! What all links of a sending session share: its decisions, what is to be said at its end, and which connections are up.
-//! Mirrors [`super::recv_session`].
+//! What all links of a sending session share: its decisions, what is to be said at its end, and which connections are
+//! up. Mirrors [`super::recv_session`].
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;

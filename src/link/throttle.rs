@@ -1,10 +1,10 @@
 //! `--bwlimit`: how much a link may write, and when. It is asked for leave only where there is a limit.
 //!
-//! A limit is a schedule: whoever takes a piece of bytes gets the next free time on it, and the schedule moves on by what
-//! the piece lasts at that rate. So all links that share a limit take turns, one that waits for room in its socket or is
-//! gone leaves its time to the others, and a chunk trickles piece by piece however long it takes. The kernel's own pacing
-//! (`SO_MAX_PACING_RATE`) could not do this: it is for one socket, and sends at least two segments at once, each of
-//! 64 KiB on loopback.
+//! A limit is a schedule: whoever takes a piece of bytes gets the next free time on it, and the schedule moves on by
+//! what the piece lasts at that rate. So all links that share a limit take turns, one that waits for room in its socket
+//! or is gone leaves its time to the others, and a chunk trickles piece by piece however long it takes. The kernel's
+//! own pacing (`SO_MAX_PACING_RATE`) could not do this: it is for one socket, and sends at least two segments at once,
+//! each of 64 KiB on loopback.
 
 use std::cell::Cell;
 use std::num::NonZeroU64;
@@ -210,8 +210,8 @@ mod tests {
         Limits::new(&Bwlimit { whole: NonZeroU64::new(whole), links: links.collect() })
     }
 
-    /// What each of these writes in the seconds from `start`, one that waits being as late as `late` allows; and the most
-    /// in one second.
+    /// What each of these writes in the seconds from `start`, one that waits being as late as `late` allows; and the
+    /// most in one second.
     fn write(throttles: &[&Throttle], start: Instant, seconds: u32, late: Duration) -> (Vec<usize>, usize) {
         let (mut sums, mut wakes) = (vec![0; throttles.len()], vec![start; throttles.len()]);
         let mut by_second = vec![0; seconds as usize];

@@ -5,13 +5,14 @@
 //! [`greet`](super::greet).
 //!
 //! One way to do everything, so that there is nothing to negotiate down: X25519, Ed25519, ChaCha20-Poly1305. No earlier
-//! version, tickets, resumption, early data or client certificates. Every message fits a packet of a few hundred bytes: a
-//! way that lets no large ones through must be found out by the bulk, see `mtu`, not end before it. (A hybrid with ML-KEM
-//! does not fit; what is recorded today is safe from tomorrow's computers where there is a key, which enters the secret.)
+//! version, tickets, resumption, early data or client certificates. Every message fits a packet of a few hundred bytes:
+//! a way that lets no large ones through must be found out by the bulk, see `mtu`, not end before it. (A hybrid with
+//! ML-KEM does not fit; what is recorded today is safe from tomorrow's computers where there is a key, which enters the
+//! secret.)
 //!
 //! Records are taken from the socket one at a time, header first, and nothing is read beyond one. Once the handshake is
-//! over exactly one record goes each way, so that both ends leave TLS at a byte that both know and the connection carries
-//! frames from there on. Nobody is waited for here: the caller has one deadline for everything.
+//! over exactly one record goes each way, so that both ends leave TLS at a byte that both know and the connection
+//! carries frames from there on. Nobody is waited for here: the caller has one deadline for everything.
 
 use std::io::{Read, Write};
 use std::net::IpAddr;
@@ -143,8 +144,9 @@ impl Channel {
     }
 }
 
-/// The rest of the handshake. Its records are encrypted, but for the listener's first, which is the dialer's first to hear
-/// (`kind`), and those that only middleboxes look at; a record that claims to be anything else was changed on its way.
+/// The rest of the handshake. Its records are encrypted, but for the listener's first, which is the dialer's first to
+/// hear (`kind`), and those that only middleboxes look at; a record that claims to be anything else was changed on its
+/// way.
 async fn establish(
     stream: &mut TcpStream,
     mut tls: Connection,

@@ -23,8 +23,8 @@ use crate::stats::Stats;
 pub struct Watch {
     timeout: Duration,
     links: BTreeMap<String, Link>,
-    /// Since when no link is of use. One that has come up has yet to prove it: connections that come about and let nothing
-    /// through shall not keep a session waiting for ever.
+    /// Since when no link is of use. One that has come up has yet to prove it: connections that come about and let
+    /// nothing through shall not keep a session waiting for ever.
     none_since: Option<Instant>,
     /// Since when a link is up, or has been now and then, while none is of use.
     unproven_since: Option<Instant>,

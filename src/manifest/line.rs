@@ -162,7 +162,8 @@ pub(super) enum Drafted<'a> {
 }
 
 impl<'a> Drafted<'a> {
-    /// Read back a line, its newline included. A key may hold any byte, so where a line ends is known only by reading it.
+    /// Read back a line, its newline included. A key may hold any byte, so where a line ends is known only by reading
+    /// it.
     pub fn read(line: &'a [u8]) -> Option<Drafted<'a>> {
         let line = line.strip_suffix(b"\n")?;
         match line.split_first()? {

@@ -10,11 +10,11 @@
 //! left out have none, and of a file that changed while it was read the line tells what was sent, so that it verifies
 //! at the destination.
 //!
-//! Names that are not UTF-8, or hold the replacement character U+FFFD, cannot be written so that `b3sum` finds the file:
-//! it fails on its own lines of that kind, and it has no comments to hide them in. They are escaped with one more form,
-//! `\xNN` for each such byte, so that no line is lost and the manifest stays text. `b3sum --check` names such a line
-//! ("Invalid backslash escape"), checks all others, and fails; `blast verify` reads it. They are counted, and the count
-//! is in the report.
+//! Names that are not UTF-8, or hold the replacement character U+FFFD, cannot be written so that `b3sum` finds the
+//! file: it fails on its own lines of that kind, and it has no comments to hide them in. They are escaped with one more
+//! form, `\xNN` for each such byte, so that no line is lost and the manifest stays text. `b3sum --check` names such a
+//! line ("Invalid backslash escape"), checks all others, and fails; `blast verify` reads it. They are counted, and the
+//! count is in the report.
 //!
 //! The format does no I/O; [`Draft`] is the file that it is written to, under another name until all of it is there.
 

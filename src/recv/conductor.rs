@@ -250,8 +250,8 @@ impl Conductor<'_> {
         Ok((finish, end))
     }
 
-    /// After Commit: until the sender has confirmed it and one link has ended in goodbyes, or the sender is gone. Durable
-    /// is durable, whatever the sender knows.
+    /// After Commit: until the sender has confirmed it and one link has ended in goodbyes, or the sender is gone.
+    /// Durable is durable, whatever the sender knows.
     pub(super) async fn until_bye(&mut self, inbox: &mut UnboundedReceiver<LinkEvent>, door: &mut Door) {
         let mut patience = Instant::now() + limits::PEER_GONE;
         let mut confirmed = false;

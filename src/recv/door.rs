@@ -185,8 +185,8 @@ pub(super) async fn announced(announcer: Option<&mut Announcer>) -> Infallible {
     }
 }
 
-/// Accept connections and hear each one's first message, a bounded number at a time. What nobody of ours has sent costs a
-/// few system calls: neither a thread nor a file.
+/// Accept connections and hear each one's first message, a bounded number at a time. What nobody of ours has sent costs
+/// a few system calls: neither a thread nor a file.
 pub(super) async fn answer_the_door(
     listener: TcpListener,
     pending: Pending,

@@ -116,8 +116,8 @@ impl Unproven {
         self.until = Instant::now() + limits::PEER_GONE;
     }
 
-    /// Wait for a word that is this session's, and return the links that have joined; nothing if none comes, or somebody
-    /// else does once the first connection is lost, or while `anybody` is more important.
+    /// Wait for a word that is this session's, and return the links that have joined; nothing if none comes, or
+    /// somebody else does once the first connection is lost, or while `anybody` is more important.
     async fn first_word(
         &mut self,
         stream: &TcpStream,

@@ -1,5 +1,5 @@
-//! What a sender left out because it was asked to. It takes nothing from a transfer being whole: counted, with the first
-//! of each kind by name.
+//! What a sender left out because it was asked to. It takes nothing from a transfer being whole: counted, with the
+//! first of each kind by name.
 
 /// Why something was not sent that could have been.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

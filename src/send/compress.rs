@@ -1,5 +1,5 @@
-//! What `--compress` means for each chunk: asks the gauge, with a look at the flow and the links, and tells it what came
-//! of it. The only clock of compression.
+//! What `--compress` means for each chunk: asks the gauge, with a look at the flow and the links, and tells it what
+//! came of it. The only clock of compression.
 
 use std::sync::Mutex;
 use std::time::Duration;

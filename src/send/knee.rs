@@ -1,7 +1,7 @@
 //! How many connections a link shall have, found by trying. One is right for most links. Where one may be held back by
-//! something other than the cable (its window over a long way, the policing of single flows, one port of a bond, one core
-//! on a very fast interface) twice as many are tried, and again, for as long as that gains. Decides only: no socket, and
-//! time is an argument.
+//! something other than the cable (its window over a long way, the policing of single flows, one port of a bond, one
+//! core on a very fast interface) twice as many are tried, and again, for as long as that gains. Decides only: no
+//! socket, and time is an argument.
 
 use std::time::Duration;
 

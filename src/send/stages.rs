@@ -1,4 +1,5 @@
-//! The sender's stages between the source and the links: fill and seal in any order, digests folded in the chunks' order.
+//! The sender's stages between the source and the links: fill and seal in any order, digests folded in the chunks'
+//! order.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};

@@ -1,6 +1,6 @@
-//! What an entry has besides its content, set in the one order that keeps it all: owner, extended attributes, mode, ACL,
-//! file capability, times. Setting the owner clears setuid, setgid and the capability, writing clears them too, a mode
-//! takes bits from an ACL, and everything before the times changes the times.
+//! What an entry has besides its content, set in the one order that keeps it all: owner, extended attributes, mode,
+//! ACL, file capability, times. Setting the owner clears setuid, setgid and the capability, writing clears them too, a
+//! mode takes bits from an ACL, and everything before the times changes the times.
 //!
 //! By file descriptor wherever the thing can be opened; what cannot is open as a place only and reached through that,
 //! never by a name that could lead elsewhere by now.

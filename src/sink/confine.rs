@@ -6,9 +6,9 @@
 //! open already stays writable, so a file that is received under a temporary name, standard output and the manifest's
 //! draft need no rule for their bytes.
 //!
-//! What Landlock knows are directories with all that is below them. So the parent of a file that is received may get new
-//! files and lose files at any depth, though none that exists can be written to; and the parent of a directory that we
-//! have made may lose empty directories, since ours goes again if nothing came into it.
+//! What Landlock knows are directories with all that is below them. So the parent of a file that is received may get
+//! new files and lose files at any depth, though none that exists can be written to; and the parent of a directory that
+//! we have made may lose empty directories, since ours goes again if nothing came into it.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 

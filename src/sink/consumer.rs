@@ -67,8 +67,8 @@ impl Consumer {
     /// Bytes that were given and that nobody has read, once it has ended.
     fn give_the_end(&mut self) -> Option<OwnedFd> {
         let input = self.input.take()?;
-        // Another reader keeps what the pipe holds from vanishing with the last one. It must not come sooner: as long as
-        // it is there, a write does not tell that the command no longer reads.
+        // Another reader keeps what the pipe holds from vanishing with the last one. It must not come sooner: as long
+        // as it is there, a write does not tell that the command no longer reads.
         let path = format!("/proc/self/fd/{}", input.as_raw_fd());
         rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()).ok()
     }

@@ -7,14 +7,14 @@
 //!    write jobs. It is the only one that walks: it makes the directories itself and knows the one it is in.
 //! 2. *write* (N threads, parallel): bytes and attributes of everything else. All jobs of one path go to one writer, in
 //!    order, chosen by the path's hash; so a file's slices follow its creation, and a hard link follows its target.
-//! 3. *finish a directory* (whoever drops its last user): owner, mode, ACLs and times of a directory are set when the order
-//!    has left its subtree and its last job is done, children before parents. Until then it is 0700.
+//! 3. *finish a directory* (whoever drops its last user): owner, mode, ACLs and times of a directory are set when the
+//!    order has left its subtree and its last job is done, children before parents. Until then it is 0700.
 //! 4. *sync* (sequential, once): every file system that was written to. Nothing was received before that.
 //!
 //! For a file, a device, standard output or a command there is one thread, which writes the chunks' contents in order.
 //!
-//! Before the first of these threads starts, [`Prepared::confined`] has the system hold them to the destination. A command
-//! is started before that: it is as free as the user who named it.
+//! Before the first of these threads starts, [`Prepared::confined`] has the system hold them to the destination. A
+//! command is started before that: it is as free as the user who named it.
 //!
 //! The archive of another program, that comes as a stream, is unpacked by one thread too, since its entries may come in
 //! any order and take each other's names; through the same jail and with the same functions.

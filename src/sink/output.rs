@@ -1,5 +1,5 @@
-//! Standard output: the bytes of what others have opened, in order. Nothing is held up by a reader that does not read, and
-//! one that leaves is noticed while nothing is written, too.
+//! Standard output: the bytes of what others have opened, in order. Nothing is held up by a reader that does not read,
+//! and one that leaves is noticed while nothing is written, too.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;

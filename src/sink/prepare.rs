@@ -8,9 +8,10 @@
 //! | block device | refused | its bytes | its bytes | its bytes |
 //! | standard input | what it is an archive of | its bytes | its bytes | its bytes |
 //!
-//! A command that takes what comes is given what `-` would be. A device must be had alone, and have room for what is offered as far as that is known. A destination that does not exist becomes a directory for a tree, a file for the rest, and always a directory if it
-//! ends in a slash. Nothing is ever replaced: a directory must hold nothing but empty directories, mount points and
-//! `lost+found`, a file must be empty.
+//! A command that takes what comes is given what `-` would be. A device must be had alone, and have room for what is
+//! offered as far as that is known. A destination that does not exist becomes a directory for a tree, a file for the
+//! rest, and always a directory if it ends in a slash. Nothing is ever replaced: a directory must hold nothing but
+//! empty directories, mount points and `lost+found`, a file must be empty.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};

@@ -39,8 +39,8 @@ impl std::fmt::Display for Sharing {
 }
 
 /// The directory and those above it, up to the root, to which others can write. Where the sticky bit is set nobody can
-/// rename or remove what is not theirs, as in `/tmp`. Goes up by descriptors, since a path may lead elsewhere by now; it
-/// ends where there is no leave to go on.
+/// rename or remove what is not theirs, as in `/tmp`. Goes up by descriptors, since a path may lead elsewhere by now;
+/// it ends where there is no leave to go on.
 pub(super) fn sharing(directory: BorrowedFd<'_>) -> Vec<Sharing> {
     let mut found = Vec::new();
     let Ok(mut stat) = rustix::fs::fstat(directory) else { return found };

@@ -1,4 +1,5 @@
-//! Write jobs to disk: the parallel step. For a small file that is open, write, (owner, attributes, mode, ACL), times, close.
+//! Write jobs to disk: the parallel step. For a small file that is open, write, (owner, attributes, mode, ACL), times,
+//! close.
 
 use std::fmt::Write as _;
 use std::hash::{BuildHasher, RandomState};

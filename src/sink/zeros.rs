@@ -5,8 +5,8 @@ use std::ops::Range;
 /// Zeros are looked for in blocks of this many bytes, what file systems have.
 const BLOCK_LEN: usize = 4096;
 
-/// Content that begins at `offset`, cut into stretches that are zeros or not. The cuts lie at multiples of a block of the
-/// offset.
+/// Content that begins at `offset`, cut into stretches that are zeros or not. The cuts lie at multiples of a block of
+/// the offset.
 pub(super) fn stretches(content: &[u8], offset: u64) -> impl Iterator<Item = (Range<usize>, bool)> {
     let mut at = 0;
     std::iter::from_fn(move || {

@@ -1,10 +1,10 @@
 //! Where a file has data and where it has holes, as far as its file system can be believed.
 //!
-//! That a file takes less of the disk than it is long is only why it is worth asking: it may be compressed, or not on the
-//! disk yet. What a hole is only `SEEK_DATA` and `SEEK_HOLE` say, and file systems have said so of data that had just been
-//! written. So a file that was changed shortly before is written to the disk first, and its holes are read as well if
-//! they are not too long; and so are all holes of a file whose data does not account for what it takes of the disk. A
-//! hole with anything but zeros in it, or an answer that makes no sense, and the file is read whole.
+//! That a file takes less of the disk than it is long is only why it is worth asking: it may be compressed, or not on
+//! the disk yet. What a hole is only `SEEK_DATA` and `SEEK_HOLE` say, and file systems have said so of data that had
+//! just been written. So a file that was changed shortly before is written to the disk first, and its holes are read as
+//! well if they are not too long; and so are all holes of a file whose data does not account for what it takes of the
+//! disk. A hole with anything but zeros in it, or an answer that makes no sense, and the file is read whole.
 //!
 //! Zeros that are allocated are data: they take their place on the disk at the other end too.
 

@@ -209,8 +209,8 @@ impl LargeFile {
         }
     }
 
-    /// Ahead of a second look at a range with something bad in it. The kernel reads and keeps many pages as one, which is
-    /// bad if any of them is: what it has must go, and no more than is asked for may be read.
+    /// Ahead of a second look at a range with something bad in it. The kernel reads and keeps many pages as one, which
+    /// is bad if any of them is: what it has must go, and no more than is asked for may be read.
     fn advise_single_pages(&self, offset: u64, len: usize) {
         // Without it more is zeroed than would have to be, and told.
         let _ = rustix::fs::fadvise(&self.fd, offset, NonZeroU64::new(len as u64), Advice::DontNeed);

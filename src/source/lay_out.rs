@@ -1,5 +1,5 @@
-//! One small entry of a chunk: opened, looked at, read and laid out with its header, so that the header is true. What cannot
-//! be had is left out and noted; nothing else of the chunk is touched.
+//! One small entry of a chunk: opened, looked at, read and laid out with its header, so that the header is true. What
+//! cannot be had is left out and noted; nothing else of the chunk is touched.
 
 use std::ffi::CStr;
 use std::io::IoSliceMut;

@@ -12,17 +12,17 @@
 //! What of a tree is sent, `select` says while directories are listed; there nothing else about names is decided.
 //!
 //! Never: a link followed below a source, a device or FIFO opened by mistake (a device is read only where it is the one
-//! source), a path resolved that the kernel could lead elsewhere meanwhile. What goes wrong with one entry is a note and touches
-//! no other entry; only a stream that cannot be read is an error of the whole.
+//! source), a path resolved that the kernel could lead elsewhere meanwhile. What goes wrong with one entry is a note
+//! and touches no other entry; only a stream that cannot be read is an error of the whole.
 //!
 //! # The stream's layout
 //!
-//! Of an archive, for who unpacks it: a mixed chunk holds whole entries. The header of a file whose content does not fit
-//! beside it in one chunk is the last thing in its mixed chunk; the content follows in data chunks; its padding is the
-//! first thing in the mixed chunk after them. Of a file with holes, map and data stay in one mixed chunk with its header
-//! if they fit; otherwise they follow in chunks that are mixed by name and hold nothing else, first those of the map,
-//! then those of the data, all but the last of each full. The archive's end is in the last chunk. A mixed chunk is empty if all its
-//! entries had to be left out. A raw stream or file is data chunks only, none if it is empty.
+//! Of an archive, for who unpacks it: a mixed chunk holds whole entries. The header of a file whose content does not
+//! fit beside it in one chunk is the last thing in its mixed chunk; the content follows in data chunks; its padding is
+//! the first thing in the mixed chunk after them. Of a file with holes, map and data stay in one mixed chunk with its
+//! header if they fit; otherwise they follow in chunks that are mixed by name and hold nothing else, first those of the
+//! map, then those of the data, all but the last of each full. The archive's end is in the last chunk. A mixed chunk is
+//! empty if all its entries had to be left out. A raw stream or file is data chunks only, none if it is empty.
 
 mod ahead;
 mod cell;

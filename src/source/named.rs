@@ -72,8 +72,8 @@ impl Tree {
         self.warning.as_deref()
     }
 
-    /// Send only what `selection` wants. A list of names needs a single directory; a file or FIFO that is named alone is
-    /// sent in any case.
+    /// Send only what `selection` wants. A list of names needs a single directory; a file or FIFO that is named alone
+    /// is sent in any case.
     pub fn selected(mut self, selection: Selection) -> Result<Tree, Error> {
         if let Named::Roots(roots) = &mut self.named
             && let [root] = &mut roots[..]

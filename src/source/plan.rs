@@ -204,8 +204,8 @@ impl Planner {
         Ok(true)
     }
 
-    /// Open and plan a large file of the walk. Returns the chunk in which it may yet have to be left out, if there is one;
-    /// nothing if it could not be opened, or is another one by now.
+    /// Open and plan a large file of the walk. Returns the chunk in which it may yet have to be left out, if there is
+    /// one; nothing if it could not be opened, or is another one by now.
     fn add_named_large(&mut self, step: &Step<'_>) -> Result<Option<Option<Seq>>, Stopped> {
         let context = self.emitter.context.clone();
         let opened = match context.dirs.get(step.dir) {

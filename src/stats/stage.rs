@@ -1,8 +1,8 @@
 //! Stopwatches: how long each stage was busy, waited for something to do, and waited to be rid of what it had done. One
 //! reading of the clock at each change, which is once or twice for a chunk and never for a byte or a file.
 //!
-//! Every thread has a [`Stopwatch`] of its own, so that none of them writes to another's cache line; what is reported is
-//! their sum.
+//! Every thread has a [`Stopwatch`] of its own, so that none of them writes to another's cache line; what is reported
+//! is their sum.
 
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -126,8 +126,8 @@ pub enum Control {
     },
 }
 
-/// The payload of a control frame, whose header has been decoded with `key`. Checks the payload's seal or digest first; a
-/// sealed one is decrypted in place.
+/// The payload of a control frame, whose header has been decoded with `key`. Checks the payload's seal or digest first;
+/// a sealed one is decrypted in place.
 pub fn decode_control(header: &ControlHeader, payload: &mut [u8], key: &FrameKey) -> Result<Control, WireError> {
     if payload.len() != header.payload_len() || !key.open_control(header, payload) {
         return Err(WireError::PayloadDigest);

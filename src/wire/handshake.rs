@@ -163,8 +163,8 @@ impl HandshakePrefix {
     }
 }
 
-/// Append a handshake message. `joins` keys the MACs of Join and Joined ([`super::SessionKeys::joins`]), the published key
-/// all others.
+/// Append a handshake message. `joins` keys the MACs of Join and Joined ([`super::SessionKeys::joins`]), the published
+/// key all others.
 pub fn encode_handshake(message: &Handshake, joins: &TagKey, out: &mut Vec<u8>) {
     let start = out.len();
     out.extend_from_slice(&MAGIC);
@@ -215,8 +215,8 @@ pub fn decode_handshake_prefix(bytes: &[u8; PREFIX_LEN]) -> Result<HandshakePref
     Ok(HandshakePrefix { bytes: *bytes, kind, body_len })
 }
 
-/// The rest of a handshake message: [`HandshakePrefix::rest_len`] bytes. Checks the MAC first: that of Join and Joined with
-/// the key that `joins` has for their session.
+/// The rest of a handshake message: [`HandshakePrefix::rest_len`] bytes. Checks the MAC first: that of Join and Joined
+/// with the key that `joins` has for their session.
 pub fn decode_handshake(
     prefix: &HandshakePrefix,
     rest: &[u8],

@@ -80,14 +80,15 @@ impl ControlHeader {
     }
 }
 
-/// The header of a chunk frame; its payload follows on the wire. The same until [`FrameKey::sent`] says that it has gone.
+/// The header of a chunk frame; its payload follows on the wire. The same until [`FrameKey::sent`] says that it has
+/// gone.
 pub fn encode_chunk_header(head: &ChunkHead, key: &FrameKey) -> [u8; HEADER_LEN] {
     check_chunk(head).expect("we make only chunks that a peer accepts");
     HeaderFields::of_chunk(head).to_bytes(key)
 }
 
-/// Append a control frame's header and payload, which must be the next to go that way. Lists longer than the frame holds
-/// lose their end: see [`Control::Notes`] and [`Control::Links`].
+/// Append a control frame's header and payload, which must be the next to go that way. Lists longer than the frame
+/// holds lose their end: see [`Control::Notes`] and [`Control::Links`].
 pub fn encode_control(frame: &Control, key: &mut FrameKey, out: &mut Vec<u8>) {
     let start = out.len();
     out.resize(start + HEADER_LEN, 0);

@@ -8,8 +8,8 @@
 //! | chunks, one for each key phase of the session | sealing chunks, nonce from the sequence number |
 //! | digests | masking the digest in a sealed chunk's header, by sequence number |
 //!
-//! A secret belongs to one session and is never used again, a connection has nonces of its own, a count never repeats on
-//! a connection, and a number is sealed once in a session: so no key meets the same nonce twice.
+//! A secret belongs to one session and is never used again, a connection has nonces of its own, a count never repeats
+//! on a connection, and a number is sealed once in a session: so no key meets the same nonce twice.
 
 #[cfg(debug_assertions)]
 use std::collections::HashSet;
@@ -164,8 +164,8 @@ pub struct FrameKeys {
     pub into: FrameKey,
 }
 
-/// The keys of one direction of one connection, and how many frames have gone that way. Both ends count: a frame that is
-/// taken out, put in, repeated or moved does not fit its tag.
+/// The keys of one direction of one connection, and how many frames have gone that way. Both ends count: a frame that
+/// is taken out, put in, repeated or moved does not fit its tag.
 pub struct FrameKey {
     tag: TagKey,
     seal: Option<LessSafeKey>,
@@ -244,8 +244,8 @@ impl std::fmt::Debug for ChunkKeys {
 }
 
 impl ChunkKeys {
-    /// Encrypt a payload in place, with its length in `head` as it will be. `head` gets the seal, and a digest that says
-    /// nothing of the content. No number may be sealed twice in a session.
+    /// Encrypt a payload in place, with its length in `head` as it will be. `head` gets the seal, and a digest that
+    /// says nothing of the content. No number may be sealed twice in a session.
     pub fn seal(&mut self, head: &mut ChunkHead, payload: &mut [u8]) {
         #[cfg(debug_assertions)]
         assert!(
@@ -343,8 +343,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
 
-        /// Sessions with several connections each, which are lost and dialled again, carry frames in any order. Whatever
-        /// is sealed anywhere, no key meets a nonce twice.
+        /// Sessions with several connections each, which are lost and dialled again, carry frames in any order.
+        /// Whatever is sealed anywhere, no key meets a nonce twice.
         #[test]
         fn no_key_meets_a_nonce_twice(
             sessions in vec((any::<[u8; 32]>(), vec((any::<[[u8; 16]; 2]>(), 0u64..40, 0u64..40), 1..6), 0u64..200_000), 1..4)

@@ -1,5 +1,6 @@
 //! Frames and handshake messages, to bytes and back. No sockets, no clock, no decisions. What follows is the
-//! specification of the wire format, version [`VERSION`]; `tests/wire_golden.rs` has every message written out in bytes.
+//! specification of the wire format, version [`VERSION`]; `tests/wire_golden.rs` has every message written out in
+//! bytes.
 //!
 //! # Conventions
 //!
@@ -16,14 +17,15 @@
 //!
 //! It begins with TLS 1.3 (RFC 8446) and nothing to negotiate: X25519, `TLS_CHACHA20_POLY1305_SHA256`, Ed25519
 //! with a raw public key (RFC 7250) that the listener throws away with its process, no tickets, no resumption, no early
-//! data, no certificate of the dialer's. Whose the public key is, nobody asks. ALPN names two protocols, `blast/` with the
-//! version in decimals and the dialer's *commitment* of 32 bytes; the listener takes the first. Record headers say version
-//! 3.1 in the dialer's first message and 3.3 in all others, and all records of one side's handshake together have at most
-//! [`TLS_HANDSHAKE_MAX`](crate::limits::TLS_HANDSHAKE_MAX) bytes.
+//! data, no certificate of the dialer's. Whose the public key is, nobody asks. ALPN names two protocols, `blast/` with
+//! the version in decimals and the dialer's *commitment* of 32 bytes; the listener takes the first. Record headers say
+//! version 3.1 in the dialer's first message and 3.3 in all others, and all records of one side's handshake together
+//! have at most [`TLS_HANDSHAKE_MAX`](crate::limits::TLS_HANDSHAKE_MAX) bytes.
 //!
-//! After the handshake Hello and Welcome (or Refuse) follow as one record each, and any other record ends the connection;
-//! the byte after Welcome is the first of a frame, and so is the byte after Hello. Before its own first record the listener
-//! may answer with a plain Refuse: to another version, to whoever is not admitted, while it is busy.
+//! After the handshake Hello and Welcome (or Refuse) follow as one record each, and any other record ends the
+//! connection; the byte after Welcome is the first of a frame, and so is the byte after Hello. Before its own first
+//! record the listener may answer with a plain Refuse: to another version, to whoever is not admitted, while it is
+//! busy.
 //!
 //! The *exporter* is 32 bytes, label `EXPORTER-blast`, empty context. Of it come:
 //!
@@ -34,11 +36,12 @@
 //! | code that people compare | `derive_key`, `blast code of a session, version 1` | exporter, nonce: its first 40 bits, five at a time from the lowest, in Crockford's base 32 |
 //! | secret of the session | `derive_key`, `blast secret of a session, version 1` | exporter, 1 and the key or 33 zeros, length 8 of Hello, Hello, length 8 of Welcome, Welcome |
 //!
-//! The dialer shows its nonce only after the listener's last word of TLS, so that nobody between the two can choose what
-//! makes the codes on both sides the same: 40 bits are as good as they look. The listener refuses a dialer that does not
-//! prove the key, or proves one where it has none, or wants to encrypt where it does not or the other way round; the dialer
-//! checks the same in Welcome and says nothing more if it does not hold. The dialer speaks first after Welcome, since only
-//! its first frame, or a Join, tells the listener that Welcome arrived as it was: without one there was no session.
+//! The dialer shows its nonce only after the listener's last word of TLS, so that nobody between the two can choose
+//! what makes the codes on both sides the same: 40 bits are as good as they look. The listener refuses a dialer that
+//! does not prove the key, or proves one where it has none, or wants to encrypt where it does not or the other way
+//! round; the dialer checks the same in Welcome and says nothing more if it does not hold. The dialer speaks first
+//! after Welcome, since only its first frame, or a Join, tells the listener that Welcome arrived as it was: without one
+//! there was no session.
 //!
 //! # Keys
 //!
@@ -91,8 +94,8 @@
 //! - All control frames are absolute or numbered, so a repeated one is harmless. The sender repeats Notes until
 //!   `Ack.notes` covers them, and Finish on each link that comes up, until Commit. The receiver repeats Commit on each
 //!   link that comes up, until Bye.
-//! - Bye after Finish on the same connection ends the session. Without Finish before it, it ends this connection only: all
-//!   chunks sent on it are settled, the sender wants one connection less, and the others go on.
+//! - Bye after Finish on the same connection ends the session. Without Finish before it, it ends this connection only:
+//!   all chunks sent on it are settled, the sender wants one connection less, and the others go on.
 //! - Either side may send Ping on a link at any time, and answers a Ping with Pong on the same link. Any byte is a sign
 //!   of life.
 //! - **The end.** Only Commit means success: the receiver has verified and synced everything. Abort, from either side,
@@ -114,8 +117,8 @@
 //! | | 16 | MAC: the tag of everything before it, of Join and Joined under the session's key for joins, of others under the published key |
 //!
 //! Other versions keep magic, version, kind and length where they are, and keep Refuse as it is, its MAC always under
-//! the published key: a listener answers the first message of another version, in plain or of TLS, with a Refuse that the
-//! dialer can read. Hello and Welcome travel inside TLS and no other way.
+//! the published key: a listener answers the first message of another version, in plain or of TLS, with a Refuse that
+//! the dialer can read. Hello and Welcome travel inside TLS and no other way.
 //!
 //! | kind | from | body |
 //! |---|---|---|
@@ -145,12 +148,12 @@
 //! | 48 | 32 | digest of the content; where the chunk is sealed, xor keyed BLAKE3 of the sequence number 8 | BLAKE3 of the payload; where it is sealed, zeros |
 //! | 80 | 16 | seal of the payload, or zeros | the same |
 //!
-//! **Chunk** (kind 1). Without DATA the chunk is mixed: whole small entries, headers and padding, or what follows the header
-//! of a sparse file ([`crate::archive`]); offset 0, digest plain
-//! BLAKE3; it may be empty. With DATA it is a slice of one large file or raw stream at that offset, a multiple of
-//! `CHUNK_LEN`: a full chunk unless it is the last, never empty. Its digest is the chaining value of its BLAKE3 subtree,
-//! or plain BLAKE3 with SOLE, for a file's only slice (offset 0). With ZSTD the payload is one zstd frame, shorter than
-//! the content, which names the content's length; otherwise it is the content.
+//! **Chunk** (kind 1). Without DATA the chunk is mixed: whole small entries, headers and padding, or what follows the
+//! header of a sparse file ([`crate::archive`]); offset 0, digest plain BLAKE3; it may be empty. With DATA it is a
+//! slice of one large file or raw stream at that offset, a multiple of `CHUNK_LEN`: a full chunk unless it is the last,
+//! never empty. Its digest is the chaining value of its BLAKE3 subtree, or plain BLAKE3 with SOLE, for a file's only
+//! slice (offset 0). With ZSTD the payload is one zstd frame, shorter than the content, which names the content's
+//! length; otherwise it is the content.
 //!
 //! Payloads of control frames:
 //!
@@ -168,20 +171,20 @@
 //!
 //! *Bitmap*: bit i of word j stands for chunk `next + 64 j + i`. *Addresses*: their number 2 (at most
 //! [`ADDRESSES_MAX`]), and for each: interface 16 (at most 15 bytes, then zeros), address 16 (an IPv4 address is the
-//! first 4, then zeros), port 2, family 1 (4 or 6), prefix length 1, speed in Mbit/s 4. *Notes*: their number 2 (at most
-//! [`NOTES_PER_FRAME_MAX`](crate::limits::NOTES_PER_FRAME_MAX)), and for each: kind 1 ([`crate::report::NoteKind`]),
-//! reserved 1, length of the path 2, length of the detail 2, path, detail. A path longer than
-//! [`NOTE_PATH_MAX`](crate::limits::NOTE_PATH_MAX) and a detail longer than `REASON_MAX` end in `…`. *Stages*: their
-//! number 2, and for each, in ascending order: stage 1 ([`crate::stats::Stage`]), reserved 1, threads 2, and in
+//! first 4, then zeros), port 2, family 1 (4 or 6), prefix length 1, speed in Mbit/s 4. *Notes*: their number 2 (at
+//! most [`NOTES_PER_FRAME_MAX`](crate::limits::NOTES_PER_FRAME_MAX)), and for each: kind 1
+//! ([`crate::report::NoteKind`]), reserved 1, length of the path 2, length of the detail 2, path, detail. A path longer
+//! than [`NOTE_PATH_MAX`](crate::limits::NOTE_PATH_MAX) and a detail longer than `REASON_MAX` end in `…`. *Stages*:
+//! their number 2, and for each, in ascending order: stage 1 ([`crate::stats::Stage`]), reserved 1, threads 2, and in
 //! nanoseconds the time at work 8, waiting for input 8, waiting for output 8, each summed over the threads, and that of
 //! the busiest thread at work 8.
 //!
 //! # Before a session: finding a receiver
 //!
 //! A sender that was given no address asks, from a UDP port of its own and on every interface, the groups [`GROUP_V4`]
-//! (TTL 1) and [`GROUP_V6`] at UDP port [`PORT`](crate::limits::PORT); a receiver that waits for a sender has joined both
-//! on every interface and answers to where a query came from. It answers only to addresses of its own networks and to
-//! link-local ones, and not without bound. Every datagram is [`DATAGRAM_LEN`] bytes, a query too, so that a receiver
+//! (TTL 1) and [`GROUP_V6`] at UDP port [`PORT`](crate::limits::PORT); a receiver that waits for a sender has joined
+//! both on every interface and answers to where a query came from. It answers only to addresses of its own networks and
+//! to link-local ones, and not without bound. Every datagram is [`DATAGRAM_LEN`] bytes, a query too, so that a receiver
 //! amplifies nothing:
 //!
 //! | at | bytes | field | in a query |
@@ -198,9 +201,10 @@
 //! | 112 | 16 | tag of everything before it | |
 //!
 //! Answers with one instance are of one receiver, whichever addresses they come from. What people compare is the
-//! instance's code ([`InstanceCode`](crate::ids::InstanceCode)): the first 30 bits of BLAKE3 `derive_key` of the instance
-//! under the context `blast code of a waiting receiver, version 1`, five at a time from the lowest, in Crockford's base 32. The
-//! tag's key is the published one, and a code can be repeated by whoever hears it: this finds mistakes, not attackers.
+//! instance's code ([`InstanceCode`](crate::ids::InstanceCode)): the first 30 bits of BLAKE3 `derive_key` of the
+//! instance under the context `blast code of a waiting receiver, version 1`, five at a time from the lowest, in
+//! Crockford's base 32. The tag's key is the published one, and a code can be repeated by whoever hears it: this finds
+//! mistakes, not attackers.
 
 mod address;
 mod announce;

@@ -1,5 +1,5 @@
-//! What the first connection's two ends prove to each other and derive from its channel. Everything here is BLAKE3 under
-//! a context of its own; `exporter` is the value that TLS gives to both ends and to nobody between them.
+//! What the first connection's two ends prove to each other and derive from its channel. Everything here is BLAKE3
+//! under a context of its own; `exporter` is the value that TLS gives to both ends and to nobody between them.
 
 use zeroize::{Zeroize, Zeroizing};
 

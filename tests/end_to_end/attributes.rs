@@ -1,5 +1,6 @@
-//! What files have besides content, mode, owner and time: extended attributes and ACLs of every kind arrive as they were,
-//! also through an archive that GNU tar and bsdtar read; what a destination cannot hold or may not be given is named.
+//! What files have besides content, mode, owner and time: extended attributes and ACLs of every kind arrive as they
+//! were, also through an archive that GNU tar and bsdtar read; what a destination cannot hold or may not be given is
+//! named.
 
 use std::collections::BTreeMap;
 use std::fs;

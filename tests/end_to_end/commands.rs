@@ -1,5 +1,5 @@
-//! Commands that blast runs: what one writes is sent, what arrives is read by one. Their failure is the transfer's on both
-//! ends, nothing passes for whole before they have ended well, and none outlives a transfer that failed.
+//! Commands that blast runs: what one writes is sent, what arrives is read by one. Their failure is the transfer's on
+//! both ends, nothing passes for whole before they have ended well, and none outlives a transfer that failed.
 
 use std::ffi::OsStr;
 use std::fs;

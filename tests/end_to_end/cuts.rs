@@ -1,6 +1,6 @@
 //! Somebody in between cuts a connection between any two handshake messages or frames, in either way, by an orderly end
-//! or a reset, of one link or two, and lets nobody through afterwards or goes on. Both ends come to an end in time; neither
-//! calls it success unless the tree is whole, and nothing is written before the sender has proved itself.
+//! or a reset, of one link or two, and lets nobody through afterwards or goes on. Both ends come to an end in time;
+//! neither calls it success unless the tree is whole, and nothing is written before the sender has proved itself.
 
 use std::fs;
 use std::net::Ipv4Addr;

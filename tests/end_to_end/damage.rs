@@ -1,6 +1,6 @@
 //! Bits that change on the way, past what TCP notices: the chunk is sent again, counted and its link named; a link that
-//! does nothing else is dropped; damage to anything else costs a connection at most. Whatever is damaged, what arrives is
-//! what was sent, or both ends say that it is not.
+//! does nothing else is dropped; damage to anything else costs a connection at most. Whatever is damaged, what arrives
+//! is what was sent, or both ends say that it is not.
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};

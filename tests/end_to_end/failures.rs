@@ -1,5 +1,5 @@
-//! What fails on one machine fails on both, soon, with the same code and a reason: a full disk, too few descriptors, too
-//! few processes.
+//! What fails on one machine fails on both, soon, with the same code and a reason: a full disk, too few descriptors,
+//! too few processes.
 
 use std::fs;
 use std::os::unix::process::CommandExt;

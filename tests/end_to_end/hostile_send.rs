@@ -246,8 +246,9 @@ fn whatever_a_sender_says_is_named_or_harmless_and_costs_no_memory() {
     });
 }
 
-/// RUSTSEC-2026-0185: each piece that came out of order left a gap that was remembered, without a bound. Here every other
-/// number that may come comes first, each again and again, and what is said of numbers beyond costs nothing at all.
+/// RUSTSEC-2026-0185: each piece that came out of order left a gap that was remembered, without a bound. Here every
+/// other number that may come comes first, each again and again, and what is said of numbers beyond costs nothing at
+/// all.
 #[test]
 fn rustsec_2026_0185_gaps_without_end_cost_no_more_than_the_window() {
     let receiver = recv("-").args(&["--window", &format!("{WINDOW}M"), "--no-encrypt"]).start();

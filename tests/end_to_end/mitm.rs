@@ -1,5 +1,6 @@
-//! A man in the middle of the first connection: he flips each byte in turn, cuts at each record, repeats, drops and swaps
-//! records, reflects what he hears, and replays what he has recorded. The two ends never agree over him, and never hang.
+//! A man in the middle of the first connection: he flips each byte in turn, cuts at each record, repeats, drops and
+//! swaps records, reflects what he hears, and replays what he has recorded. The two ends never agree over him, and
+//! never hang.
 
 use std::cell::RefCell;
 use std::io::{Read, Write};

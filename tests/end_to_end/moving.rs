@@ -1,5 +1,5 @@
-//! A source in which things turn into other things, come and go, or cannot be read for the disk's sake: each is named on
-//! both ends, all else is exact, and nothing waits for ever.
+//! A source in which things turn into other things, come and go, or cannot be read for the disk's sake: each is named
+//! on both ends, all else is exact, and nothing waits for ever.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, symlink};

@@ -1,5 +1,6 @@
 //! Whose things become on another machine: the numbers' unless asked for, whatever names say there; names or a map on
-//! request. Each side has a passwd and group file of its own, which its mount namespace shows in place of the real ones.
+//! request. Each side has a passwd and group file of its own, which its mount namespace shows in place of the real
+//! ones.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};

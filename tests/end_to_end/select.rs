@@ -1,5 +1,5 @@
-//! What of a tree is sent can be chosen: by patterns, by a list of names, one file system only, without caches; and a dry
-//! run says beforehand what that comes to, with the exit code that the transfer will have.
+//! What of a tree is sent can be chosen: by patterns, by a list of names, one file system only, without caches; and a
+//! dry run says beforehand what that comes to, with the exit code that the transfer will have.
 
 use std::fs;
 use std::io::Write;

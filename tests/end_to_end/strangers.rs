@@ -1,6 +1,6 @@
 //! Whoever is not a blast, in any number, before and during a transfer: scanners, health checks, idle and slow
-//! connections, floods. A receiver goes on waiting, links go on joining, a transfer keeps its speed, and neither the log
-//! nor memory nor descriptors nor threads grow with them.
+//! connections, floods. A receiver goes on waiting, links go on joining, a transfer keeps its speed, and neither the
+//! log nor memory nor descriptors nor threads grow with them.
 
 use std::collections::VecDeque;
 use std::fs;

@@ -1,5 +1,5 @@
-//! A tree arrives as it was: names of any bytes and length, owners, modes, times, links, FIFOs. Compared entry by entry,
-//! by a listing of our own; also what GNU tar and bsdtar make of the archive that `recv -` writes.
+//! A tree arrives as it was: names of any bytes and length, owners, modes, times, links, FIFOs. Compared entry by
+//! entry, by a listing of our own; also what GNU tar and bsdtar make of the archive that `recv -` writes.
 
 use std::fs;
 use std::os::unix::process::CommandExt;

@@ -219,7 +219,8 @@ fn a_key_that_cannot_be_used_ends_either_side_before_anything_else() {
     both(&path, 2, "no key made by 'blast keygen'");
 }
 
-/// What anybody on this machine may see of a process or, of an own one, whoever has its user: command line, environment.
+/// What anybody on this machine may see of a process or, of an own one, whoever has its user: command line,
+/// environment.
 fn shown(id: u32) -> Vec<u8> {
     ["cmdline", "environ"].iter().flat_map(|what| fs::read(format!("/proc/{id}/{what}")).unwrap_or_default()).collect()
 }

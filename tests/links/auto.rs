@@ -1,5 +1,5 @@
-//! The receiver is found without an address: over cables that have none, by its code or after a question, and only while
-//! it waits and does not hide.
+//! The receiver is found without an address: over cables that have none, by its code or after a question, and only
+//! while it waits and does not hide.
 
 use std::cell::Cell;
 use std::fs;

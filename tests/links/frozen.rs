@@ -1,5 +1,5 @@
-//! Hosts that stop for longer than a link may be silent, and what may take that long on hosts that do not: nobody is taken
-//! for dead who is only slow, and nobody is harmed who was taken for dead.
+//! Hosts that stop for longer than a link may be silent, and what may take that long on hosts that do not: nobody is
+//! taken for dead who is only slow, and nobody is harmed who was taken for dead.
 
 use std::fs::File;
 use std::io::{Read, Write};

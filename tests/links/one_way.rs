@@ -43,8 +43,8 @@ fn a_link_that_carries_one_way_only_is_found_dead_by_both_ends_and_comes_back_th
     at_once([(Host::B, 1), (Host::A, 1), (Host::B, 2), (Host::A, 3)], one_end_is_deaf);
 }
 
-/// A sender that hears nothing gives its links up, and what it says last may arrive. The receiver must not take that for a
-/// goodbye, after which it would wait for ten seconds only.
+/// A sender that hears nothing gives its links up, and what it says last may arrive. The receiver must not take that
+/// for a goodbye, after which it would wait for ten seconds only.
 #[test]
 fn a_session_of_which_only_the_senders_words_arrive_is_waited_for_by_the_receiver_too() {
     let Some(lab) = Lab::up(&THREE) else { return };

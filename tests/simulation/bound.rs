@@ -1,7 +1,9 @@
 //! When a run must have ended: computed from what the scenario leaves, never a number that is always enough.
 //!
-//! - *sum*: when the cables that stay as they are have carried all chunks together, each at its rate from when it is up.
-//! - *rounds*: where a window or a pool is smaller than that takes, so many chunks at a time, one round after the other.
+//! - *sum*: when the cables that stay as they are have carried all chunks together, each at its rate from when it is
+//!   up.
+//! - *rounds*: where a window or a pool is smaller than that takes, so many chunks at a time, one round after the
+//!   other.
 //! - *disk*: the writer, and the syncs that can be in the way of the last one.
 //! - *late*: where several links are harmed, how long a chunk may be in flight twice before it is sent a third time.
 //! - [`TAIL`] beyond that. One harmed link must not cost more.

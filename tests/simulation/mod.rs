@@ -1,5 +1,5 @@
-//! Whole sessions in virtual time: the real flow of both ends, modelled hosts, cables, disk and faults. One seed decides
-//! everything, so a failure is replayed by its number.
+//! Whole sessions in virtual time: the real flow of both ends, modelled hosts, cables, disk and faults. One seed
+//! decides everything, so a failure is replayed by its number.
 //!
 //! - [`scenario`]: what a seed decides; the plan of faults.
 //! - [`net`]: events, virtual time, cables and connections.

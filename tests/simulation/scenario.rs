@@ -200,7 +200,8 @@ impl Scenario {
             let other = (good + 1) % self.cables.len();
             self.cables[other].delay = if self.cables[good].delay == near { near * 100 } else { near };
         }
-        // What limits is the links: with less, what a silent link holds is found late one after the other, not together.
+        // What limits is the links: with less, what a silent link holds is found late one after the other, not
+        // together.
         let in_flight: u64 =
             self.cables.iter().map(|c| c.socket as u64 + (2 * c.delay + self.verify) / c.serialise).sum();
         let enough = (in_flight + 10).min(WINDOW_MAX.into());

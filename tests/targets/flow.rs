@@ -1,6 +1,6 @@
 //! The protocol's decisions against a peer that says anything: the receiver's against frames, the sender's against
-//! acknowledgements. A violation ends the session, as it does where it matters; nothing panics, and after every step the
-//! state agrees with itself.
+//! acknowledgements. A violation ends the session, as it does where it matters; nothing panics, and after every step
+//! the state agrees with itself.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Targets to be fuzzed: functions over bytes that must not panic, whatever the bytes are. The tests replay a small corpus
-//! and mutations of it; `cargo +nightly fuzz run --fuzz-dir tests/fuzz TARGET` goes on from there.
+//! Targets to be fuzzed: functions over bytes that must not panic, whatever the bytes are. The tests replay a small
+//! corpus and mutations of it; `cargo +nightly fuzz run --fuzz-dir tests/fuzz TARGET` goes on from there.
 
 mod archive;
 mod flow;

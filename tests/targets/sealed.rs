@@ -10,8 +10,8 @@ use blast::wire::*;
 
 use super::Bytes;
 
-/// A byte for the cipher, one for the kind of an honest frame and one for its length; the others are the hostile frame, and
-/// the damage to the honest one.
+/// A byte for the cipher, one for the kind of an honest frame and one for its length; the others are the hostile frame,
+/// and the damage to the honest one.
 pub fn sealed_frames(input: &[u8]) {
     let mut bytes = Bytes(input);
     let cipher = if bytes.u8().is_multiple_of(2) { Cipher::Aes256Gcm } else { Cipher::ChaCha20Poly1305 };

@@ -1,5 +1,5 @@
-//! What a peer's bytes go through first: frames, handshake messages, announcements, payloads. Each is taken twice: as it
-//! is, and with tags and digests put right, so that what lies behind them is reached too.
+//! What a peer's bytes go through first: frames, handshake messages, announcements, payloads. Each is taken twice: as
+//! it is, and with tags and digests put right, so that what lies behind them is reached too.
 
 use std::cell::RefCell;
 

@@ -1,6 +1,6 @@
 //! Extended attributes and ACLs as other tars write them. Attributes are `SCHILY.xattr.*`, as bytes, or
-//! `LIBARCHIVE.xattr.*`, with an encoded name and base 64. ACLs are text with names where the writer knew some, with the
-//! number behind (star, libarchive) or without it (GNU), or the attribute that Linux keeps.
+//! `LIBARCHIVE.xattr.*`, with an encoded name and base 64. ACLs are text with names where the writer knew some, with
+//! the number behind (star, libarchive) or without it (GNU), or the attribute that Linux keeps.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

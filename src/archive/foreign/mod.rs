@@ -3,8 +3,8 @@
 //! [`Reader`] is fed bytes cut anywhere and says what they are, one [`Event`] at a time: a member, its content with
 //! the place of each piece in the file, its end. It is tolerant where tars differ and nowhere else:
 //!
-//! - *Layouts*: by their magic; a prefix only where there is one. A checksum may be of signed or unsigned bytes. Numbers
-//!   are octal or a two's complement in base 256, down to times before 1970.
+//! - *Layouts*: by their magic; a prefix only where there is one. A checksum may be of signed or unsigned bytes.
+//!   Numbers are octal or a two's complement in base 256, down to times before 1970.
 //! - *Types*: files (`0`, NUL, `7`), directories (`5`, or a file whose name ends in a slash), links, FIFOs, GNU's `S`.
 //!   What is not a file has no content, whatever size it claims; after a hard link that claims some, it is content only
 //!   if it does not look like a header. GNU's `D` is a directory, and its list of names is passed over. Everything

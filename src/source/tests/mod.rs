@@ -1,4 +1,5 @@
-//! Behaviour of a whole source: real trees in, chunks out, put together again and read by our own parser and by GNU tar.
+//! Behaviour of a whole source: real trees in, chunks out, put together again and read by our own parser and by GNU
+//! tar.
 
 mod faults;
 mod fidelity;

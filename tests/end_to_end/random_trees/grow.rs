@@ -1,5 +1,5 @@
-//! A tree of a seed: entries of every kind with attributes of every kind, put where chance wants them. The first entries
-//! of a larger tree are a smaller one of the same seed.
+//! A tree of a seed: entries of every kind with attributes of every kind, put where chance wants them. The first
+//! entries of a larger tree are a smaller one of the same seed.
 
 use std::collections::BTreeSet;
 use std::fs::File;

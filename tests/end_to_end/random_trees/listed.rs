@@ -78,7 +78,8 @@ fn by_gnu_tar(tree: &Listing) -> Vec<u8> {
         width = width.max(owner.len() + 1 + size.len());
         let size = format!("{size:>w$}", w = width - owner.len() - 1);
         let date = match item.mtime {
-            // It lists the fraction of a time before 1970 as if it were one after the next second, and unpacks it as it is.
+            // It lists the fraction of a time before 1970 as if it were one after the next second, and unpacks it as it
+            // is.
             (secs @ ..0, nanos @ 1..) => date((secs + 1, 1_000_000_000 - nanos)),
             time => date(time),
         };

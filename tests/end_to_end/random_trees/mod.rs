@@ -1,5 +1,5 @@
-//! Any tree arrives as it was: random ones of all kinds of entries and attributes, compared whole, sent directly, through
-//! an archive that GNU tar unpacks, and packed by GNU tar. GNU tar and bsdtar list the archive as the tree was.
+//! Any tree arrives as it was: random ones of all kinds of entries and attributes, compared whole, sent directly,
+//! through an archive that GNU tar unpacks, and packed by GNU tar. GNU tar and bsdtar list the archive as the tree was.
 //!
 //! `BLAST_TREES` sets how many trees, `BLAST_SEED` the first one's seed; each tree has the seed after the one before.
 
