@@ -47,3 +47,13 @@ pub fn extract_by_tar(archive: &[u8], dest: &Path) {
     let args = ["--warning=no-timestamp", "--numeric-owner", "-xpf", file.to_str().unwrap()];
     run_in(dest, "tar", &args);
 }
+
+/// Have a program unpack an archive into a new directory; false, said loudly, if it is not here.
+pub fn unpacked_by(program: &str, args: &[&str], archive: &Path, dest: &Path) -> bool {
+    if !has(program, program) {
+        return false;
+    }
+    fs::create_dir(dest).unwrap();
+    run_in(dest, program, &[args, &[archive.to_str().unwrap()]].concat());
+    true
+}

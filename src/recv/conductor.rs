@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::abort;
 use super::door::{BUSY, Caller, Door, NO_SESSION, Place, Wish, advertised, place, turn_away};
@@ -208,6 +208,7 @@ impl Conductor<'_> {
         }
         self.session.stats.enter(Phase::Syncing);
         let (tell, mut ended) = oneshot::channel();
+        let stop = sink.stopper();
         let (read_back, stats) = (sink.take_readable().zip(self.read_back.take()), self.session.stats.clone());
         let check = move |end| match read_back {
             Some((readable, recorder)) => read_back::run(&readable, &recorder, end, &stats),
@@ -217,17 +218,26 @@ impl Conductor<'_> {
             .name("sink-end".into())
             .spawn(move || drop(tell.send(sink.finish(finish).and_then(check))))
             .map_err(|e| Error::Bug(format!("cannot start a thread: {}", describe_io(&e))))?;
-        let end: SinkEnd = loop {
+        let waited = loop {
             tokio::select! {
                 end = &mut ended => {
-                    break end.unwrap_or_else(|_| Err(Error::Bug("the sink's last thread panicked".into())))?;
+                    break Ok(end.unwrap_or_else(|_| Err(Error::Bug("the sink's last thread panicked".into()))));
                 }
-                Some(event) = inbox.recv() => self.handle(event)?,
+                Some(event) = inbox.recv() => if let Err(error) = self.handle(event) { break Err(error) },
                 caller = door.next() => self.admit(caller),
-                Some(error) = failure.recv() => return Err(error),
+                Some(error) = failure.recv() => break Err(error),
                 signal = interrupts.next() => {
-                    return Err(Error::Interrupted(format!("{signal} while syncing; {}", self.progress())));
+                    break Err(Error::Interrupted(format!("{signal} while syncing; {}", self.progress())));
                 }
+            }
+        };
+        let end: SinkEnd = match waited {
+            Ok(end) => end?,
+            Err(error) => {
+                // Something may still be under a temporary name; that goes before this process does.
+                stop();
+                let _ = timeout(limits::DRAIN, ended).await;
+                return Err(error);
             }
         };
         let expected = (finish.entries, finish.content_bytes);

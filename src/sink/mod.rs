@@ -129,6 +129,12 @@ impl Sink {
         }
     }
 
+    /// Has it stop soon, as [`Sink::abort`] does, while somebody else waits for its end.
+    pub fn stopper(&self) -> impl Fn() + use<> {
+        let shared = self.shared.clone();
+        move || shared.stopping.store(true, Relaxed)
+    }
+
     /// Stop soon: what is queued is not written, temporary names are removed, whole files stay.
     pub fn abort(self) {}
 

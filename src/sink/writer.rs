@@ -208,36 +208,32 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// A whole small file. One that cannot be written whole does not stay.
+    /// A whole small file.
     fn file(&self, job: &Job, content: &[u8]) -> Result<(), Errno> {
-        let wanted = Attributes::from(&job.entry);
-        let already = job.place.handle.already(&wanted, &self.shared.who);
-        let (dir, name) = (job.place.handle.fd(), last_name(&job.entry.path));
-        let fd = rustix::fs::openat(dir, name, CREATE, creation_mode(&wanted, already))?;
-        if let Err(errno) = write_at(&fd, content, 0) {
-            remove(&job.place.handle, name);
-            return Err(errno);
-        }
-        apply(Object::File(fd.as_fd()), &wanted, already, self.shared, || job.entry.path.clone());
-        self.sync(&fd)?;
-        self.shared.content_done(content.len());
-        Ok(())
+        self.filled(job, content.len(), |fd| write_at(fd, content, 0))
     }
 
     /// A whole file with holes, whose data is in one chunk.
     fn packed(&self, job: &Job, map: &Arc<SparseMap>, content: &[u8]) -> Result<(), Errno> {
+        self.filled(job, content.len(), |fd| {
+            rustix::fs::ftruncate(fd, map.size())?;
+            Spread::new(map.clone(), false).write(fd, content)
+        })
+    }
+
+    /// A file that `fill` writes at once, `len` bytes. One that cannot be written whole does not stay.
+    fn filled(&self, job: &Job, len: usize, fill: impl FnOnce(&OwnedFd) -> Result<(), Errno>) -> Result<(), Errno> {
         let wanted = Attributes::from(&job.entry);
         let already = job.place.handle.already(&wanted, &self.shared.who);
         let (dir, name) = (job.place.handle.fd(), last_name(&job.entry.path));
         let fd = rustix::fs::openat(dir, name, CREATE, creation_mode(&wanted, already))?;
-        let mut spread = Spread::new(map.clone(), false);
-        if let Err(errno) = rustix::fs::ftruncate(&fd, map.size()).and_then(|()| spread.write(&fd, content)) {
+        if let Err(errno) = fill(&fd) {
             remove(&job.place.handle, name);
             return Err(errno);
         }
         apply(Object::File(fd.as_fd()), &wanted, already, self.shared, || job.entry.path.clone());
         self.sync(&fd)?;
-        self.shared.content_done(content.len());
+        self.shared.content_done(len);
         Ok(())
     }
 

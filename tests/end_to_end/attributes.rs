@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use rustix::fs::FileType;
+use rustix::fs::{FileType, IFlags, ioctl_getflags, ioctl_setflags};
 
 use crate::ends::{BLAST, Run, TRUSTING, is_root, recv, scratch, send, transfer};
-use crate::foreign_feed::{has, run_in};
+use crate::foreign_feed::{has, run_in, unpacked_by};
 use crate::sink_feed::Mounted;
 use crate::trees::{
     Set, acl, assert_listed, assert_same, list, random_bytes, set_mode, set_mtime, set_owner, set_xattr, takes_xattr,
@@ -57,6 +57,14 @@ fn plain(set: &Set) {
     set_mode(set.path("closed"), 0o500);
 }
 
+/// Such a tree.
+fn plain_in(dir: &Path) -> PathBuf {
+    let source = dir.join("s");
+    fs::create_dir(&source).unwrap();
+    plain(&Set(&source));
+    source
+}
+
 /// Whether the place has attributes at all.
 fn has_xattrs(dir: &Path) -> bool {
     takes_xattr(dir, "user.probe", b"x")
@@ -68,9 +76,7 @@ fn extended_attributes_of_any_name_and_value_arrive_on_files_of_every_size_and_d
     if !has_xattrs(dir.path()) {
         return;
     }
-    let source = dir.path().join("s");
-    fs::create_dir(&source).unwrap();
-    plain(&Set(&source));
+    let source = plain_in(dir.path());
     transfer(&source, dir.path().join("d"), &["--streams", "3"]);
     assert_same(dir.path().join("d"), &source);
     assert_eq!(list(&source)[&b"many"[..]].xattrs.len(), 10);
@@ -176,9 +182,7 @@ fn attributes_are_left_out_on_request_on_either_side() {
     if !has_xattrs(dir.path()) {
         return;
     }
-    let source = dir.path().join("s");
-    fs::create_dir(&source).unwrap();
-    plain(&Set(&source));
+    let source = plain_in(dir.path());
     let mut should = list(&source);
     should.values_mut().for_each(|item| item.xattrs.clear());
     for side in ["send", "recv"] {
@@ -254,16 +258,10 @@ fn gnu_tar_and_bsdtar_find_the_attributes_in_the_archive() {
         ("tar", &["--numeric-owner", "--xattrs", "--xattrs-include=*", "--acls", "-xpf"][..]),
         ("bsdtar", &["--numeric-owner", "--xattrs", "--acls", "-xpf"]),
     ] {
-        if !Command::new(program).arg("--version").stdout(Stdio::null()).status().is_ok_and(|s| s.success()) {
-            eprintln!("SKIPPED: there is no {program} here; scripts/test installs it");
+        let dest = dir.path().join(program);
+        if !unpacked_by(program, args, &archive, &dest) {
             continue;
         }
-        let dest = dir.path().join(program);
-        fs::create_dir(&dest).unwrap();
-        let mut reader = Command::new(program);
-        reader.args(args).arg(&archive).arg("-C").arg(&dest).env("LC_ALL", "C.UTF-8");
-        let done = reader.output().unwrap();
-        assert!(done.status.success(), "{program}: {}", String::from_utf8_lossy(&done.stderr));
         let (mut is, mut should) = (list(&dest), list(&source));
         if program == "bsdtar" {
             for item in should.values_mut() {
@@ -659,4 +657,40 @@ fn what_is_too_large_for_the_destination_is_one_line_and_the_rest_is_there() {
         end.expect(1).tells("  could not be created, left out: 6 entries, first large").tells(": File too large\n");
     }
     assert_eq!(fs::read_dir(set.path("d")).unwrap().count(), 6);
+}
+
+/// The flags of inodes (`chattr`) are not carried, and hold nobody from reading: no file is opened in a way that only its
+/// owner may, or that such a file refuses.
+#[test]
+fn files_that_may_not_be_changed_or_only_grow_are_sent_like_any_other() {
+    if !is_root("files that may not be changed") {
+        return;
+    }
+    let dir = scratch();
+    let (source, dest) = (dir.path().join("s"), dir.path().join("d"));
+    let set = Set(&source);
+    let fixed = (IFlags::IMMUTABLE, set.file("fixed", b"x"));
+    let files = [fixed, (IFlags::APPEND, set.file("grows", random_bytes(1, 2 << 20)))];
+    let flag = |on: bool| {
+        files.each_ref().map(|(flag, path)| {
+            let file = fs::File::open(path).unwrap();
+            let flags = ioctl_getflags(&file)?;
+            ioctl_setflags(&file, if on { flags | *flag } else { flags - *flag })
+        })
+    };
+    let flagged = flag(true);
+    let ends = flagged.iter().all(Result::is_ok).then(|| {
+        let receiver = recv(&dest).start();
+        let sender = send(&source, receiver.port()).outcome();
+        (sender, receiver.wait())
+    });
+    // or nobody can remove them
+    let _ = flag(false);
+    let Some((sender, receiver)) = ends else {
+        eprintln!("SKIPPED: files that may not be changed: {flagged:?}");
+        return;
+    };
+    sender.expect(0);
+    receiver.expect(0);
+    assert_same(&dest, &source);
 }

@@ -5,6 +5,7 @@
 use std::cell::RefCell;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -17,9 +18,10 @@ use blast::link::handshake::{self, HandshakeError};
 use blast::link::tls;
 use blast::options::Trust;
 use blast::wire::{Layout, Offer};
+use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::ends::{PATIENCE, recv, scratch, send};
+use crate::ends::{End, PATIENCE, recv, scratch, send};
 use crate::relay::{Relay, Way};
 use crate::trees::{assert_same, small};
 use crate::units::{Fate, Units};
@@ -243,13 +245,18 @@ fn each_connection_shows_a_code_of_its_own_to_both_ends() {
     assert_ne!(code(), code());
 }
 
+/// A place, a small tree in it, and a key.
+fn source_and_key() -> (TempDir, PathBuf, PathBuf) {
+    let dir = scratch();
+    let (source, key) = (dir.path().join("s"), dir.path().join("k"));
+    small(&source, 1);
+    Key::create(&key).unwrap();
+    (dir, source, key)
+}
+
 #[test]
 fn a_dialer_and_a_listener_that_hear_themselves_agree_with_nobody() {
-    let dir = scratch();
-    let source = dir.path().join("s");
-    small(&source, 1);
-    let key = dir.path().join("k");
-    Key::create(&key).unwrap();
+    let (dir, source, key) = source_and_key();
     let with_key = ["--key-file", key.to_str().unwrap()];
     // the sender hears itself
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -273,20 +280,22 @@ fn a_dialer_and_a_listener_that_hear_themselves_agree_with_nobody() {
     stream.write_all(&first).unwrap();
     let mut back = stream.try_clone().unwrap();
     let _ = std::io::copy(&mut stream, &mut back);
+    turned_away_and_still_there(receiver, &source, &dest, &with_key);
+}
+
+/// Nothing came of who was there, not a byte was written, and the real sender is served.
+fn turned_away_and_still_there(receiver: End, source: &Path, dest: &Path, with_key: &[&str]) {
     receiver.says("turned away");
-    assert!(!dest.exists());
-    send(&source, port).args(&with_key).outcome().expect(0);
+    assert!(!dest.exists(), "not a byte of it was taken");
+    assert!(!receiver.said().contains("connected with"), "{}", receiver.said());
+    send(source, receiver.port()).args(with_key).outcome().expect(0);
     receiver.wait().expect(0);
-    assert_same(&dest, &source);
+    assert_same(dest, source);
 }
 
 #[test]
 fn a_recorded_session_gets_nothing_when_it_is_replayed() {
-    let dir = scratch();
-    let source = dir.path().join("s");
-    small(&source, 1);
-    let key = dir.path().join("k");
-    Key::create(&key).unwrap();
+    let (dir, source, key) = source_and_key();
     let with_key = ["--key-file", key.to_str().unwrap()];
     // each connection of a whole session, as it came from the sender
     let said: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
@@ -325,22 +334,13 @@ fn a_recorded_session_gets_nothing_when_it_is_replayed() {
         drop(stream);
         writer.join().unwrap();
     }
-    receiver.says("turned away");
-    assert!(!dest.exists(), "not a byte of it was taken");
-    assert!(!receiver.said().contains("connected with"), "{}", receiver.said());
-    send(&source, port).args(&with_key).outcome().expect(0);
-    receiver.wait().expect(0);
-    assert_same(&dest, &source);
+    turned_away_and_still_there(receiver, &source, &dest, &with_key);
 }
 
 /// What the receiver said in a session is said again to a sender that comes anew.
 #[test]
 fn a_recorded_receiver_gets_nothing_of_a_sender_that_comes_anew() {
-    let dir = scratch();
-    let source = dir.path().join("s");
-    small(&source, 1);
-    let key = dir.path().join("k");
-    Key::create(&key).unwrap();
+    let (dir, source, key) = source_and_key();
     for keys in [&["--key-file", key.to_str().unwrap()][..], &[]] {
         let said: Arc<Mutex<Vec<u8>>> = Arc::default();
         let dest = dir.path().join(format!("d{}", keys.len()));
@@ -381,11 +381,7 @@ fn a_recorded_receiver_gets_nothing_of_a_sender_that_comes_anew() {
 /// Somebody in between lets senders' Hellos through, and damages or swallows what is answered.
 #[test]
 fn a_damaged_welcome_ends_no_receiver_and_the_next_sender_is_served() {
-    let dir = scratch();
-    let source = dir.path().join("s");
-    small(&source, 1);
-    let key = dir.path().join("k");
-    Key::create(&key).unwrap();
+    let (dir, source, key) = source_and_key();
     let with_key = ["--key-file", key.to_str().unwrap()];
     for keys in [&with_key[..], &[]] {
         let dest = dir.path().join(format!("d{}", keys.len()));
