@@ -100,7 +100,8 @@ impl OwnerMap {
         }
     }
 
-    fn has_rules(&self) -> bool {
+    /// Whether there are rules, beyond the names that both machines have.
+    pub fn has_rules(&self) -> bool {
         !(self.users.rules.is_empty() && self.groups.rules.is_empty())
     }
 

@@ -200,13 +200,20 @@ impl Prepared {
     /// # Errors
     /// A map names somebody whom nobody is here, or nothing will be unpacked that it could be for.
     pub fn mapping(self, owners: &Owners) -> Result<Prepared, Error> {
-        let is_unpacked_into = matches!(self.target, Target::Directory { .. } | Target::Missing { .. });
-        let has_maps = !owners.users.is_empty() || !owners.groups.is_empty();
-        if has_maps && !is_unpacked_into {
-            let text = "--owner-map and --group-map are for what is unpacked, and nothing is unpacked into";
-            return Err(Error::Usage(format!("{text} {}: name a directory", self.shown)));
+        let prepared = Prepared { owners: OwnerMap::new(owners)?, ..self };
+        match prepared.target {
+            Target::Directory { .. } | Target::Missing { .. } => Ok(prepared),
+            _ => prepared.without_rules().map_err(Error::Usage).map(|()| prepared),
         }
-        Ok(Prepared { owners: OwnerMap::new(owners)?, ..self })
+    }
+
+    /// Why nothing can come of it if there are rules for owners, although nothing will be unpacked.
+    fn without_rules(&self) -> Result<(), String> {
+        if !self.owners.as_ref().is_some_and(OwnerMap::has_rules) {
+            return Ok(());
+        }
+        let text = "--owner-map and --group-map are for what is unpacked, and nothing is unpacked into";
+        Err(format!("{text} {}: name a directory", self.shown))
     }
 
     /// Before the first thread starts, hold this thread and all that it starts to the destination, and to the files in
@@ -237,6 +244,9 @@ impl Prepared {
                  holes that they had",
                 self.shown
             )));
+        }
+        if !directory {
+            self.without_rules().map_err(Error::Refused)?;
         }
         match offer {
             Offer::Device { name, .. } if directory => Err(Error::Refused(format!(

@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::ends::{BLAST, Outcome, Run, address, is_root, recv, scratch};
+use crate::ends::{BLAST, Outcome, Run, address, is_root, recv, scratch, send};
 use crate::trees::{list, set_owner, write};
 
 /// A machine as far as its users and groups go.
@@ -173,4 +173,14 @@ fn a_map_is_refused_where_nothing_is_unpacked() {
     let named = recv(&file).args(&["--owner-map=1000:0"]).outcome();
     named.expect(2).tells("archive.tar: name a directory");
     assert_eq!(fs::metadata(&file).unwrap().len(), 0);
+    // what does not exist becomes what is sent
+    let source = dir.path().join("source");
+    write(&source, b"one file");
+    let new = dir.path().join("new");
+    let receiver = recv(&new).args(&["--owner-map=1000:0"]).start();
+    let sender = send(&source, receiver.port()).outcome();
+    for end in [sender, receiver.wait()] {
+        end.expect(3).claims_nothing().tells("/new: name a directory");
+    }
+    assert!(!new.exists());
 }
