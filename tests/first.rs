@@ -75,7 +75,7 @@ pub fn receive(stream: &mut TcpStream, answer: impl Fn(SessionId) -> Vec<u8>) ->
 
 /// What another program's TLS client says first, with these protocols.
 pub fn foreign_client(alpn: &[&[u8]]) -> Vec<u8> {
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
     let mut config = config.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth();
     config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();

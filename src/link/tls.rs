@@ -18,11 +18,11 @@ use std::io::{Read, Write};
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
-use aws_lc_rs::rand::SystemRandom;
-use aws_lc_rs::signature::Ed25519KeyPair;
+use ring::rand::SystemRandom;
+use ring::signature::Ed25519KeyPair;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ClientConnection, Resumption};
-use rustls::crypto::{CryptoProvider, aws_lc_rs as suite};
+use rustls::crypto::{CryptoProvider, ring as suite};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
 use rustls::server::{Accepted, Acceptor, AlwaysResolvesServerRawPublicKeys, NoServerSessionStorage};
 use rustls::sign::CertifiedKey;

@@ -116,7 +116,8 @@ fn without_a_terminal_nothing_is_sent_to_a_receiver_that_nobody_confirmed() {
 
 /// `blast send SOURCE auto` on a, on a terminal of its own; what it shows is heard on standard error.
 fn on_a_terminal(lab: &Lab, source: &Path) -> End {
-    let line = format!("exec script -qec '{BLAST} send {} auto' /dev/null >&2", source.display());
+    // exec: an interrupt typed there would end a shell that waits, too, and its end would be told instead of blast's
+    let line = format!("exec script -qec 'exec {BLAST} send {} auto' /dev/null >&2", source.display());
     lab.command(Host::A, &["sh", "-c", &line]).stdin(Stdio::piped()).start()
 }
 
