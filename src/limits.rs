@@ -166,6 +166,11 @@ pub const CONNECT_STAGGER: Duration = Duration::from_millis(250);
 /// How long a refused first connection is tried again, since scripts start both ends at once.
 pub const REFUSED_RETRY: Duration = Duration::from_secs(10);
 
+/// First and last pause before it is tried again; it doubles between them: who started second is a few milliseconds late.
+pub const REFUSED_PAUSE_MIN: Duration = Duration::from_millis(4);
+/// See [`REFUSED_PAUSE_MIN`].
+pub const REFUSED_PAUSE_MAX: Duration = Duration::from_millis(200);
+
 /// First and last pause before a dead link is dialled again; it doubles between them.
 pub const REDIAL_MIN: Duration = Duration::from_millis(100);
 /// See [`REDIAL_MIN`].

@@ -57,11 +57,13 @@ pub(super) async fn agree(options: &SendOptions, session: SessionId, offer: Offe
     };
     let dialer = dialer()?;
     let deadline = Instant::now() + limits::REFUSED_RETRY;
+    let mut pause = limits::REFUSED_PAUSE_MIN;
     let (stream, route, control_only) = loop {
         match reach(options, found.as_deref()).await {
             Ok(reached) => break reached,
             Err(unreached) if unreached.refused > 0 && Instant::now() < deadline => {
-                sleep(limits::REDIAL_MIN * 2).await;
+                sleep(pause).await;
+                pause = (pause * 2).min(limits::REFUSED_PAUSE_MAX);
             }
             Err(unreached) => {
                 return Err(Error::Network(format!("cannot reach {target}: {}", unreached.reasons())));
