@@ -38,11 +38,11 @@ pub const WRITE_LEN: usize = 512 << 10;
 
 /// What may wait unsent in a socket before a link stops taking chunks (`TCP_NOTSENT_LOWAT`): what the link carries in
 /// this time …
-pub const SEND_PORTION_TIME: Duration = Duration::from_millis(8);
+pub const SEND_PORTION_TIME: Duration = Duration::from_millis(20);
 /// … but at least so many bytes, …
 pub const SEND_PORTION_MIN: usize = 128 << 10;
 /// … and at most so many.
-pub const SEND_PORTION_MAX: usize = 1 << 20;
+pub const SEND_PORTION_MAX: usize = 2 << 20;
 
 /// What must have come before a link that reads is woken (`SO_RCVLOWAT`): what it brings in this time …
 pub const RECV_PORTION_TIME: Duration = Duration::from_millis(10);
