@@ -81,6 +81,7 @@ pub mod foreign;
 mod header;
 mod parse;
 mod pax;
+mod records;
 mod sparse;
 #[cfg(test)]
 mod tests;

@@ -13,6 +13,7 @@ mod json;
 mod keys;
 mod limited;
 mod links;
+mod meant;
 mod misuse;
 mod notes;
 mod numbers;

@@ -24,6 +24,7 @@
 //!   whether or not anybody woke it: chunks become late without an event.
 //! - A link sends an ack when [`RecvFlow::version`] differs from what it last sent, and a full one as its first frame.
 
+mod answers;
 mod arrivals;
 mod in_flight;
 pub mod planted;
@@ -35,11 +36,12 @@ mod seq_set;
 
 use crate::ids::{LinkId, Seq};
 
+pub use answers::{Acked, Lack, Poll, Take, Why};
 pub use in_flight::InFlight;
 pub use reassembler::Reassembler;
 pub use recv_flow::{Arrival, RecvFlow, Strikes, Verdict};
 pub use scheduler::Scheduler;
-pub use send_flow::{Acked, Lack, Poll, SendFlow, Take, Why};
+pub use send_flow::SendFlow;
 pub use seq_set::SeqSet;
 
 /// Time since the session began. The flow compares and adds; it never asks what time it is.
