@@ -234,7 +234,7 @@ fn a_panic_in_a_writer_is_a_bug_told_at_once() {
     let kind = ChunkKind::Mixed;
     let release = Some(Release::new(Arc::new(|| panic!("planted"))));
     let digest = chunk_digest(kind, &content);
-    sink.chunks().send(Chunk { seq: Seq(0), kind, len: content.len(), digest, buf, release }).unwrap();
+    sink.feed().put(Chunk { seq: Seq(0), kind, len: content.len(), digest, buf, release }).unwrap();
     let error = told.recv_timeout(SOON).expect("the panic is told");
     assert_eq!(error.exit_code(), ExitCode::Bug);
     assert!(error.to_string().contains("planted"), "{error}");
@@ -248,7 +248,7 @@ fn a_clone_of_the_senders_end_does_not_hold_up_the_finish() {
     feed.end();
     let sink = Prepared::new(&Destination::Path(dir.path().to_path_buf())).unwrap();
     let sink = sink.open(&TREE, Default::default(), 2, |_| {}).unwrap();
-    let _clone = sink.chunks().clone();
+    let _clone = sink.feed().clone();
     feed.send_to(&sink, 2);
     assert_eq!(sink.finish(feed.finish()).unwrap().entries, 2);
 }

@@ -177,7 +177,7 @@ impl Feed {
             buf[..content.len()].copy_from_slice(content);
             let (kind, len, digest) = (*kind, content.len(), chunk_digest(*kind, content));
             let chunk = Chunk { seq: Seq(seq as u64), kind, len, digest, buf, release: None };
-            if sink.chunks().send(chunk).is_err() {
+            if sink.feed().put(chunk).is_err() {
                 return;
             }
         }

@@ -7,7 +7,7 @@ use std::thread;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::chunk::{Chunk, Opener, Pool, Release, TransferDigest};
+use crate::chunk::{Opener, Pool, Release, TransferDigest};
 use crate::error::Error;
 use crate::flow::{RecvFlow, Verdict};
 use crate::ids::SessionId;
@@ -17,7 +17,7 @@ use crate::link::recv_session::{Arrived, RecvSession};
 use crate::link::{Alarm, Clock, LinkEvent, describe_io};
 use crate::options::Window;
 use crate::queue;
-use crate::sink::Sink;
+use crate::sink::{Feed, Sink};
 use crate::stats::{Lap, Stage, Stats, Stopwatch};
 use crate::wire::SessionKeys;
 
@@ -64,7 +64,7 @@ impl Stages {
         });
         let transfer = Arc::new(Mutex::new(TransferDigest::new()));
         // a mutex of its own keeps deliveries in order without holding up the links
-        let out = Arc::new(Mutex::new(sink.chunks().clone()));
+        let out = Arc::new(Mutex::new(sink.feed().clone()));
         let release = release_hook(&session, window.start);
         for i in 0..worker_count() {
             let (arrivals, out) = (arrivals.clone(), out.clone());
@@ -125,7 +125,7 @@ pub(super) fn open_and_deliver(
     session: &RecvSession,
     transfer: &Mutex<TransferDigest>,
     release: &Arc<dyn Fn() + Send + Sync>,
-    out: &Mutex<crossbeam_channel::Sender<Chunk>>,
+    out: &Mutex<Feed>,
 ) {
     let Arrived { link, index, head, buf, stats } = arrived;
     let opened = worker.opener.open(&head, buf);
@@ -161,7 +161,7 @@ pub(super) fn deliver(
     session: &RecvSession,
     transfer: &Mutex<TransferDigest>,
     release: &Arc<dyn Fn() + Send + Sync>,
-    out: &Mutex<crossbeam_channel::Sender<Chunk>>,
+    out: &Mutex<Feed>,
 ) {
     let out = out.lock().expect("a panicking worker ends the session");
     loop {
@@ -170,7 +170,7 @@ pub(super) fn deliver(
         transfer.lock().expect("a panicking worker ends the session").push(chunk.len, chunk.digest);
         chunk.release = Some(Release::new(release.clone()));
         // gone only when the sink has failed, and then the conductor knows
-        let _ = out.send(chunk);
+        let _ = out.put(chunk);
     }
     let complete = session.flow().complete();
     drop(out);

@@ -19,9 +19,10 @@ use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 use super::attributes::{Already, Attributes, Object, apply};
+use super::inlet::{Inlet, Next};
 use super::jail::{Jail, Place, last_name};
 use super::writer::{Job, TempNames, What, Writer, name_file, remove, write_at, write_down};
-use super::{Failure, Inlet, Next, Shared, SinkEnd, Stopped, describe, owners};
+use super::{Failure, Shared, SinkEnd, Stopped, describe, owners};
 use crate::archive::foreign::{Event, ForeignError, Member, Names, Reader};
 use crate::archive::{Entry, EntryKind};
 use crate::chunk::{Chunk, FileDigest};

@@ -28,6 +28,7 @@ mod confine;
 mod consumer;
 mod disk;
 mod foreign;
+mod inlet;
 mod jail;
 mod output;
 mod owners;
@@ -47,29 +48,26 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use rustix::io::Errno;
 
+pub use inlet::{Feed, Gone};
 pub use prepare::{Prepared, Readable};
 pub use record::Recorder;
 pub use shared::Sharing;
 
 use crate::child::{Child, Exit};
-use crate::chunk::Chunk;
 use crate::error::{Error, escape};
 use crate::ids::Digest;
-use crate::limits;
 use crate::report::{Note, NoteKind, Notes, ReadBack};
 use crate::stats::Stats;
 use crate::wire::Finish;
 use attributes::{Policy, Times, Who};
+use inlet::{Inlet, Next};
 use owners::OwnerMap;
 
 /// What is received, open and at work. Dropping it is the same as [`Sink::abort`].
 pub struct Sink {
-    chunks: Sender<Chunk>,
-    /// The last word; closed without one, everything stops.
-    last_word: Option<Sender<Finish>>,
+    feed: Feed,
     thread: Option<JoinHandle<Result<SinkEnd, Stopped>>>,
     shared: Arc<Shared>,
     /// The command that takes what is received.
@@ -101,9 +99,9 @@ pub struct SinkEnd {
 pub type OnError = Box<dyn Fn(Error) + Send + Sync>;
 
 impl Sink {
-    /// Where chunks go, in the order of their numbers. It has room for a window of them, so that it never fills.
-    pub fn chunks(&self) -> &Sender<Chunk> {
-        &self.chunks
+    /// Where chunks go, in the order of their numbers.
+    pub fn feed(&self) -> &Feed {
+        &self.feed
     }
 
     /// The command that takes what is received, if one does. It ends with the sink, and can be ended sooner.
@@ -119,10 +117,7 @@ impl Sink {
     /// Every chunk was handed over: write what is left, finish every directory, sync. Blocks until all of it is
     /// durable. The error is the one that `on_error` got, if it got one.
     pub fn finish(mut self, finish: Finish) -> Result<SinkEnd, Error> {
-        if let Some(last_word) = self.last_word.take() {
-            // Refused only if the thread has ended, and then its result says why.
-            let _ = last_word.send(finish);
-        }
+        self.feed.finish(finish);
         match self.join() {
             Some(Ok(end)) => Ok(end),
             _ => Err(self.shared.error().unwrap_or_else(|| Error::Bug("the sink stopped and did not say why".into()))),
@@ -148,17 +143,13 @@ impl Sink {
         shared: Arc<Shared>,
         run: impl FnOnce(Inlet, &Arc<Shared>) -> Result<SinkEnd, Stopped> + Send + 'static,
     ) -> Result<Sink, Error> {
-        let (chunks, inlet_chunks) = bounded(limits::WINDOW_MAX as usize);
-        let (last_word, inlet_last_word) = unbounded();
+        let (feed, inlet) = inlet::new();
         let body = {
             let shared = shared.clone();
-            move || {
-                let inlet = Inlet { chunks: inlet_chunks, last_word: inlet_last_word, finish: None };
-                shared.guard(|| run(inlet, &shared)).unwrap_or(Err(Stopped))
-            }
+            move || shared.guard(|| run(inlet, &shared)).unwrap_or(Err(Stopped))
         };
         let thread = std::thread::Builder::new().name("sink".into()).spawn(body).map_err(no_thread)?;
-        Ok(Sink { chunks, last_word: Some(last_word), thread: Some(thread), shared, command: None, readable: None })
+        Ok(Sink { feed, thread: Some(thread), shared, command: None, readable: None })
     }
 }
 
@@ -185,7 +176,7 @@ impl Drop for Sink {
     fn drop(&mut self) {
         if self.thread.is_some() {
             self.shared.stopping.store(true, Relaxed);
-            self.last_word = None;
+            self.feed.abort();
             self.join();
         }
     }
@@ -198,50 +189,6 @@ fn no_thread(source: io::Error) -> Error {
 /// The sink has failed or was told to stop; the reason, if there is one, is in [`Shared`].
 #[derive(Clone, Copy, Debug)]
 struct Stopped;
-
-/// Where the sink's thread gets its chunks from.
-struct Inlet {
-    chunks: Receiver<Chunk>,
-    last_word: Receiver<Finish>,
-    finish: Option<Finish>,
-}
-
-/// What comes next.
-enum Next {
-    Chunk(Chunk),
-    /// Nothing came in the time given.
-    Quiet,
-    /// All chunks have come.
-    Finish(Finish),
-    Abort,
-}
-
-impl Inlet {
-    /// The next chunk, or the last word once no chunk is left. Clones of the sender do not hold up the end.
-    fn next(&mut self, patience: std::time::Duration) -> Next {
-        if self.finish.is_none() {
-            crossbeam_channel::select! {
-                recv(self.chunks) -> chunk => return chunk.map_or(Next::Abort, Next::Chunk),
-                recv(self.last_word) -> finish => match finish {
-                    Ok(finish) => self.finish = Some(finish),
-                    Err(_) => return Next::Abort,
-                },
-                default(patience) => return Next::Quiet,
-            }
-        }
-        match (self.chunks.try_recv(), self.finish) {
-            (Ok(chunk), _) => Next::Chunk(chunk),
-            (Err(_), Some(finish)) => Next::Finish(finish),
-            (Err(_), None) => Next::Abort,
-        }
-    }
-
-    /// The sink has failed: let go of every chunk that still comes, until somebody has noticed.
-    fn drain(&mut self) -> Stopped {
-        while !matches!(self.next(std::time::Duration::from_secs(1)), Next::Finish(_) | Next::Abort) {}
-        Stopped
-    }
-}
 
 /// Why the whole sink failed. Unlike [`Error`] it can be told twice: at once, and when the sink is finished.
 #[derive(Clone, Debug)]

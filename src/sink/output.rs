@@ -185,7 +185,7 @@ mod tests {
             let mut buf = pool.take().expect("the pool stays open");
             buf[..slice.len()].copy_from_slice(slice);
             let (len, digest) = (slice.len(), chunk_digest(kind, slice));
-            let _ = sink.chunks().send(Chunk { seq: Seq(i as u64), kind, len, digest, buf, release: None });
+            let _ = sink.feed().put(Chunk { seq: Seq(i as u64), kind, len, digest, buf, release: None });
         }
     }
 
@@ -308,7 +308,7 @@ mod tests {
         let digest = chunk_digest(kind, b"x");
         let mut buf = pool.take().unwrap();
         buf[0] = b'x';
-        sink.chunks().send(Chunk { seq: Seq(0), kind, len: 1, digest, buf, release: None }).unwrap();
+        sink.feed().put(Chunk { seq: Seq(0), kind, len: 1, digest, buf, release: None }).unwrap();
         let error = told.recv_timeout(SOON).unwrap();
         assert_eq!(error.exit_code(), crate::ExitCode::Verification, "{error}");
         sink.abort();
@@ -322,7 +322,7 @@ mod tests {
         let digest = chunk_digest(kind, b"x");
         let buf = Pool::new(1, CHUNK_LEN).take().unwrap();
         let release = Some(Release::new(Arc::new(|| panic!("planted"))));
-        sink.chunks().send(Chunk { seq: Seq(0), kind, len: 1, digest, buf, release }).unwrap();
+        sink.feed().put(Chunk { seq: Seq(0), kind, len: 1, digest, buf, release }).unwrap();
         let error = told.recv_timeout(SOON).unwrap();
         assert_eq!(error.exit_code(), crate::ExitCode::Bug);
         assert!(error.to_string().contains("planted"), "{error}");

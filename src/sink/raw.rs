@@ -12,10 +12,11 @@ use blake3::Hasher;
 use rustix::fs::{AtFlags, Gid, Mode, Uid};
 use rustix::io::Errno;
 
+use super::inlet::{Inlet, Next};
 use super::space::space;
 use super::writer::{TempNames, name_file, write_at};
 use super::zeros::stretches;
-use super::{Failure, Inlet, Next, Shared, SinkEnd, Stopped};
+use super::{Failure, Shared, SinkEnd, Stopped};
 use crate::child::Exit;
 use crate::chunk::{Chunk, FileDigest};
 use crate::error::Error;

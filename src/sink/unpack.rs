@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+use super::inlet::{Inlet, Next};
 use super::jail::{Devices, Dir, Jail, shown};
 use super::writer::{self, Job, TempNames, What, Work};
-use super::{Failure, Inlet, Next, Shared, SinkEnd, Stopped, owners};
+use super::{Failure, Shared, SinkEnd, Stopped, owners};
 use crate::archive::{self, ArchiveError, Entry, EntryKind, MapReader, Parser, SparseMap};
 use crate::chunk::{Chunk, ChunkKind};
 use crate::limits::CHUNK_LEN;
