@@ -61,7 +61,7 @@
 //!
 //! | room | what it does | what it never does |
 //! |---|---|---|
-//! | [`child`] [`device`] [`error`] [`ids`] [`key`] [`limits`] [`options`] [`pipe`] [`queue`] [`report`] [`stats`] [`sys`] | the ground floor: words and bounds all share; `sys` has the only unsafe code | import another room |
+//! | [`child`] [`device`] [`error`] [`ids`] [`key`] [`limits`] [`options`] [`pipe`] [`queue`] [`report`] [`stats`] [`storage`] [`sys`] | the ground floor: words and bounds all share; `sys` has the only unsafe code | import another room |
 //! | [`wire`] | frames and handshake messages to bytes and back; its documentation is the wire format | see a socket |
 //! | [`archive`] | the tar dialect: one entry's headers to bytes and back | I/O |
 //! | [`manifest`] | digests of files as `b3sum` writes them: one line to bytes and back, and the file they go to | read what is listed |
@@ -128,6 +128,7 @@ pub mod send;
 pub mod sink;
 pub mod source;
 pub mod stats;
+pub mod storage;
 pub mod sys;
 pub mod verify;
 pub mod wire;

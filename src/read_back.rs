@@ -27,6 +27,7 @@ use crate::ids::Digest;
 use crate::limits::CHUNK_LEN;
 use crate::manifest::Line;
 use crate::report::{Difference, DifferenceKind, Verified};
+use crate::storage::Storage;
 
 /// Called for every difference, from any thread.
 pub type Tell<'a> = &'a (dyn Fn(Difference) + Sync);
@@ -75,7 +76,7 @@ pub fn compare(
 /// # Errors
 /// In words, after how many bytes.
 pub fn device(fd: &OwnedFd, len: u64, progress: Progress<'_>) -> Result<Digest, String> {
-    let mut buf = vec![0; CHUNK_LEN];
+    let mut buf = Storage::new(CHUNK_LEN);
     read_all(fd, len, &mut buf, |bytes| progress(0, bytes as u64)).map_err(|unread| unread.detail)
 }
 
@@ -127,7 +128,7 @@ impl Found<'_> {
 
 /// Compare files until there are no more.
 fn compare_each(batches: &Receiver<Vec<Line>>, mut place: Place<'_>, devices: &Devices, found: &Found<'_>) {
-    let mut buf = vec![0; CHUNK_LEN];
+    let mut buf = Storage::new(CHUNK_LEN);
     for Line { digest, path } in batches.iter().flatten() {
         match hash(&mut place, &path, devices, &mut buf, found) {
             Ok(is) if is == digest => {}

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The ground floor: imported by all, imports only itself.
-const GROUND: [&str; 12] =
-    ["child", "device", "error", "ids", "key", "limits", "options", "pipe", "queue", "report", "stats", "sys"];
+const GROUND: [&str; 13] = [
+    "child", "device", "error", "ids", "key", "limits", "options", "pipe", "queue", "report", "stats", "storage", "sys",
+];
 
 /// Every other room with the rooms it may import beside the ground floor.
 const IMPORTS: [(&str, &[&str]); 13] = [

@@ -5,6 +5,8 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 
+use crate::storage::Storage;
+
 type Hook = Box<dyn Fn() + Send + Sync>;
 
 /// Buffers of equal length, made when first needed and reused last in, first out, while they are warm in the cache.
@@ -28,14 +30,14 @@ struct State {
 
 /// A buffer's memory, which outlives its users.
 struct Slot {
-    bytes: Box<[u8]>,
+    bytes: Storage,
     /// Handles that have not been dropped: the last one gives the slot back.
     users: AtomicUsize,
 }
 
 impl Slot {
     fn new(len: usize) -> Arc<Slot> {
-        Arc::new(Slot { bytes: vec![0; len].into_boxed_slice(), users: AtomicUsize::new(1) })
+        Arc::new(Slot { bytes: Storage::new(len), users: AtomicUsize::new(1) })
     }
 }
 
@@ -156,7 +158,7 @@ pub struct Buf {
 impl Buf {
     /// Exchange the storage with another of the same length, so that a result in scratch memory becomes this buffer's
     /// content without a copy.
-    pub(super) fn swap_storage(&mut self, other: &mut Box<[u8]>) {
+    pub(super) fn swap_storage(&mut self, other: &mut Storage) {
         let slot = self.slot_mut();
         assert_eq!(slot.bytes.len(), other.len(), "buffers of one pool are equally long");
         std::mem::swap(&mut slot.bytes, other);

@@ -9,6 +9,7 @@ use zstd::bulk::{Compressor, Decompressor};
 use super::{Buf, Chunk, ChunkHead, ChunkKind, Sealed, chunk_digest};
 use crate::ids::Seq;
 use crate::stats::timed;
+use crate::storage::Storage;
 use crate::wire::ChunkKeys;
 
 /// Samples that are compressed to learn whether the whole is worth it: this many, spread evenly, since a mixed chunk
@@ -44,7 +45,7 @@ struct Compress {
     samples: Compressor<'static>,
     whole: Compressor<'static>,
     /// As long as the pool's buffers once there was a chunk to compress.
-    scratch: Box<[u8]>,
+    scratch: Storage,
 }
 
 /// Whether to try once more what has not shrunk.
@@ -130,13 +131,13 @@ impl Luck {
 impl Compress {
     fn new() -> Compress {
         let compressor = || Compressor::new(SAMPLE_LEVEL).expect("a zstd context is a small allocation");
-        Compress { samples: compressor(), whole: compressor(), scratch: Box::default() }
+        Compress { samples: compressor(), whole: compressor(), scratch: Storage::none() }
     }
 
     /// Replace the content by one zstd frame if that shrinks it, and say how long the frame is.
     fn apply(&mut self, level: i32, len: usize, buf: &mut Buf) -> Option<usize> {
         if self.scratch.len() != buf.len() {
-            self.scratch = vec![0; buf.len()].into_boxed_slice();
+            self.scratch = Storage::new(buf.len());
         }
         if len > 2 * SAMPLES * SAMPLE_LEN && !self.samples_shrink(level, &buf[..len]) {
             return None;
@@ -187,7 +188,7 @@ pub struct Opener {
     keys: Option<ChunkKeys>,
     /// Made when first needed, and again after an error: a context is not used once it has failed.
     zstd: Option<Decompressor<'static>>,
-    scratch: Box<[u8]>,
+    scratch: Storage,
     /// Time spent so, since somebody asked.
     decompressed_for: Duration,
 }
@@ -195,7 +196,7 @@ pub struct Opener {
 impl Opener {
     /// Ready for chunks with and without compression.
     pub fn new() -> Opener {
-        Opener { keys: None, zstd: None, scratch: Box::default(), decompressed_for: Duration::ZERO }
+        Opener { keys: None, zstd: None, scratch: Storage::none(), decompressed_for: Duration::ZERO }
     }
 
     /// The same, decrypting with these keys if there are any.
@@ -238,7 +239,7 @@ impl Opener {
             return Err(OpenError::Frame);
         }
         if self.scratch.len() != buf.len() {
-            self.scratch = vec![0; buf.len()].into_boxed_slice();
+            self.scratch = Storage::new(buf.len());
         }
         let mut zstd = match self.zstd.take() {
             Some(zstd) => zstd,

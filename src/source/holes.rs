@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use super::meta::Meta;
 use crate::archive::{Extent, SparseMap};
 use crate::limits::{CHUNK_LEN, HOLE_LEN_MIN, HOLES_READ_MAX, SPARSE_EXTENTS_MAX};
+use crate::storage::Storage;
 
 /// How holes are found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -163,7 +164,7 @@ fn holes(map: &SparseMap) -> impl Iterator<Item = (u64, u64)> {
 
 /// Whether all holes read as zeros.
 fn are_zeros(fd: BorrowedFd<'_>, map: &SparseMap) -> bool {
-    let mut buf = vec![0; CHUNK_LEN];
+    let mut buf = Storage::new(CHUNK_LEN);
     holes(map).all(|(mut at, end)| {
         while at < end {
             let most = (end - at).min(buf.len() as u64) as usize;
