@@ -29,8 +29,11 @@ pub const LINKS_MAX: usize = 64;
 /// Ids of links that a receiver remembers, so that none joins twice; far more than can be dialled at once.
 pub const JOINED_MAX: usize = 4096;
 
-/// Memory for the contexts of all workers that compress; with many workers it rules out the higher levels.
-pub const COMPRESS_MEMORY: usize = 32 << 20;
+/// Memory for the zstd contexts of all workers that compress; with many workers it rules out the higher levels.
+pub const COMPRESS_MEMORY: usize = 24 << 20;
+
+/// Memory for the bzip2 contexts of workers that have time to compress more thoroughly; it says how many do at once.
+pub const COMPRESS_MORE_MEMORY: usize = 24 << 20;
 
 /// Bytes that one write to a socket offers: small enough that it is still in the second-level cache when the kernel
 /// copies it (1 MiB writes cost 5 to 30 % more CPU).

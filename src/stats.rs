@@ -173,10 +173,12 @@ impl Stats {
         all
     }
 
-    /// Bytes that all links have carried, see [`LinkReport::wire_bytes`].
-    pub fn wire_bytes(&self) -> u64 {
+    /// Chunk frames and bytes that all links have carried, see [`LinkReport::chunks`] and [`LinkReport::wire_bytes`].
+    pub fn carried(&self) -> (u64, u64) {
         let links = self.links.lock().expect("no thread panics while it holds this lock");
-        links.iter().map(|l| l.wire_bytes.load(Relaxed)).sum()
+        links.iter().fold((0, 0), |(chunks, bytes), link| {
+            (chunks + link.chunks.load(Relaxed), bytes + link.wire_bytes.load(Relaxed))
+        })
     }
 
     /// All links so far, in the order they came up.

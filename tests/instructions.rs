@@ -114,7 +114,7 @@ fn wire_headers() {
         kind: ChunkKind::Data { offset: seq << 20, sole: false },
         content_len: CHUNK_LEN as u32,
         payload_len: CHUNK_LEN as u32,
-        zstd: false,
+        codec: None,
         digest: Digest([seq as u8; 32]),
         seal: [0; 16],
     };

@@ -106,7 +106,7 @@ fn mixed_chunk() {
         kind: ChunkKind::Mixed,
         content_len: 0x000f_fe00,
         payload_len: 0x000f_fe00,
-        zstd: false,
+        codec: None,
         digest: Digest([0xd1; 32]),
         seal: [0; 16],
     };
@@ -131,7 +131,7 @@ fn data_chunk_compressed() {
         kind: ChunkKind::Data { offset: 5 << 20, sole: false },
         content_len: 1 << 20,
         payload_len: 0x1234,
-        zstd: true,
+        codec: Some(Codec::Zstd),
         digest: Digest([0xd2; 32]),
         seal: [0; 16],
     };
@@ -150,13 +150,38 @@ fn data_chunk_compressed() {
 }
 
 #[test]
+fn mixed_chunk_compressed_with_bzip2() {
+    let head = ChunkHead {
+        seq: Seq(10),
+        kind: ChunkKind::Mixed,
+        content_len: 1 << 20,
+        payload_len: 0x1234,
+        codec: Some(Codec::Bzip2),
+        digest: Digest([0xd4; 32]),
+        seal: [0; 16],
+    };
+    chunk_golden(
+        head,
+        "a1e43e421fe21cb41775c5d7dc8738a6 | tag
+         01 10 0000 | kind, flag BZIP2, reserved
+         34120000 | payload length
+         0a00000000000000 | sequence number
+         0000000000000000 | offset
+         00001000 | content length
+         00000000 | reserved
+         d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4 d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4d4 | digest of the content
+         00000000000000000000000000000000 | seal",
+    );
+}
+
+#[test]
 fn data_chunk_that_is_the_only_slice() {
     let head = ChunkHead {
         seq: Seq(0),
         kind: ChunkKind::Data { offset: 0, sole: true },
         content_len: 1,
         payload_len: 1,
-        zstd: false,
+        codec: None,
         digest: Digest([0xd3; 32]),
         seal: [0; 16],
     };

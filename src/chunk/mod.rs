@@ -1,14 +1,18 @@
 //! Chunks, the buffers they live in, their digests, and how they are made ready for the wire. No I/O.
 
+mod codecs;
 mod digest;
 mod gauge;
+mod mean;
 mod pool;
 mod seal;
 mod subtrees;
+mod thorough;
 
 use std::sync::Arc;
 
-pub use crate::wire::{ChunkHead, ChunkKind};
+pub use crate::wire::{ChunkHead, ChunkKind, Codec};
+pub use codecs::{CodecError, Method};
 pub use digest::{FileDigest, Misplaced, Ordered, TransferDigest, chunk_digest};
 pub use gauge::{Compressed, Gauge, Look};
 pub use pool::{Buf, Pool, SharedBuf};

@@ -1,36 +1,19 @@
-//! Make a chunk ready for the wire, and undo it. One [`Sealer`] or [`Opener`] belongs to one worker thread; each keeps
-//! its codec's context and one scratch buffer, so that no chunk allocates.
+//! Make a chunk ready for the wire, and undo it. One [`Sealer`] or [`Opener`] belongs to one worker thread.
 
-use std::io;
 use std::time::Duration;
 
-use zstd::bulk::{Compressor, Decompressor};
-
+use super::codecs::{CodecError, Compress, Decompress, Method};
 use super::{Buf, Chunk, ChunkHead, ChunkKind, Sealed, chunk_digest};
 use crate::ids::Seq;
 use crate::stats::timed;
-use crate::storage::Storage;
 use crate::wire::ChunkKeys;
-
-/// Samples that are compressed to learn whether the whole is worth it: this many, spread evenly, since a mixed chunk
-/// may begin with a file that does not shrink …
-const SAMPLES: usize = 4;
-
-/// … of this many bytes, so that together they are a sixteenth of a full chunk.
-const SAMPLE_LEN: usize = 16 << 10;
-
-/// The level of the samples at most: fast, but unlike the negative levels it also sees text without repetitions.
-const SAMPLE_LEVEL: i32 = 1;
-
-/// Compressed content is used if it is smaller by this part of itself (3 %): less is not worth the receiver's time.
-const GAIN_MIN: usize = 32;
 
 /// The most chunks of a kind that are let pass between two tries while they do not shrink.
 const PASS_MAX: u32 = 15;
 
 /// Seals chunks: digest, compress, encrypt.
 pub struct Sealer {
-    level: Option<i32>,
+    method: Option<Method>,
     /// `None` where chunks are not encrypted.
     keys: Option<ChunkKeys>,
     /// Made when first needed.
@@ -39,13 +22,6 @@ pub struct Sealer {
     luck: [Luck; 2],
     /// Time spent so, since somebody asked.
     compressed_for: Duration,
-}
-
-struct Compress {
-    samples: Compressor<'static>,
-    whole: Compressor<'static>,
-    /// As long as the pool's buffers once there was a chunk to compress.
-    scratch: Storage,
 }
 
 /// Whether to try once more what has not shrunk.
@@ -60,7 +36,8 @@ struct Luck {
 impl Sealer {
     /// With zstd at that level, or without. zstd clamps levels that it does not have.
     pub fn new(level: Option<i32>) -> Sealer {
-        Sealer { level, keys: None, compress: None, luck: Default::default(), compressed_for: Duration::ZERO }
+        let method = level.map(Method::Zstd);
+        Sealer { method, keys: None, compress: None, luck: Default::default(), compressed_for: Duration::ZERO }
     }
 
     /// The same, encrypting with these keys if there are any.
@@ -73,9 +50,9 @@ impl Sealer {
         std::mem::take(&mut self.compressed_for)
     }
 
-    /// Change the level for the chunks that follow.
-    pub fn set_level(&mut self, level: Option<i32>) {
-        self.level = level;
+    /// Compress the chunks that follow in another way, or not.
+    pub fn set_method(&mut self, method: Option<Method>) {
+        self.method = method;
     }
 
     /// Whether a chunk of that kind may shrink, going by those before it. Where they did not, only one in a few is
@@ -93,20 +70,20 @@ impl Sealer {
     /// and is taken first, while the content is still in the cache of the worker that laid it out.
     pub fn seal(&mut self, seq: Seq, kind: ChunkKind, len: usize, mut buf: Buf) -> Sealed {
         let digest = chunk_digest(kind, &buf[..len]);
-        let compressed = self.level.and_then(|level| {
+        let compressed = self.method.and_then(|method| {
             let compress = self.compress.get_or_insert_with(Compress::new);
-            let (compressed, time) = timed(|| compress.apply(level, len, &mut buf));
+            let (compressed, time) = timed(|| compress.apply(method, len, &mut buf));
             self.compressed_for += time;
             self.luck[luck_of(kind)].learn(compressed.is_some());
             compressed
         });
-        let payload_len = compressed.unwrap_or(len);
+        let payload_len = compressed.map_or(len, |(_, payload_len)| payload_len);
         let mut head = ChunkHead {
             seq,
             kind,
             content_len: len as u32,
             payload_len: payload_len as u32,
-            zstd: compressed.is_some(),
+            codec: compressed.map(|(codec, _)| codec),
             digest,
             seal: Default::default(),
         };
@@ -128,43 +105,6 @@ impl Luck {
     }
 }
 
-impl Compress {
-    fn new() -> Compress {
-        let compressor = || Compressor::new(SAMPLE_LEVEL).expect("a zstd context is a small allocation");
-        Compress { samples: compressor(), whole: compressor(), scratch: Storage::none() }
-    }
-
-    /// Replace the content by one zstd frame if that shrinks it, and say how long the frame is.
-    fn apply(&mut self, level: i32, len: usize, buf: &mut Buf) -> Option<usize> {
-        if self.scratch.len() != buf.len() {
-            self.scratch = Storage::new(buf.len());
-        }
-        if len > 2 * SAMPLES * SAMPLE_LEN && !self.samples_shrink(level, &buf[..len]) {
-            return None;
-        }
-        self.whole.set_compression_level(level).expect("zstd clamps levels");
-        let frame_len = self.whole.compress_to_buffer(&buf[..len], &mut self.scratch[..worthwhile(len)]).ok()?;
-        buf.swap_storage(&mut self.scratch);
-        Some(frame_len)
-    }
-
-    fn samples_shrink(&mut self, level: i32, content: &[u8]) -> bool {
-        self.samples.set_compression_level(level.min(SAMPLE_LEVEL)).expect("zstd clamps levels");
-        let stride = (content.len() - SAMPLE_LEN) / (SAMPLES - 1);
-        // one piece costs a quarter of four: zstd skips ever faster through what does not shrink
-        let (samples, room) = self.scratch.split_at_mut(SAMPLES * SAMPLE_LEN);
-        for (i, sample) in samples.chunks_exact_mut(SAMPLE_LEN).enumerate() {
-            sample.copy_from_slice(&content[i * stride..][..SAMPLE_LEN]);
-        }
-        self.samples.compress_to_buffer(samples, &mut room[..worthwhile(SAMPLES * SAMPLE_LEN)]).is_ok()
-    }
-}
-
-/// The room that a worthwhile result needs at most. What does not fit there zstd finds out early.
-fn worthwhile(len: usize) -> usize {
-    len - len / GAIN_MIN - 1.min(len)
-}
-
 /// Why a chunk could not be opened. The chunk is dropped and sent again.
 #[derive(thiserror::Error, Debug)]
 pub enum OpenError {
@@ -174,21 +114,16 @@ pub enum OpenError {
     /// The content is not what its digest says.
     #[error("the content does not match its digest")]
     Digest,
-    /// The payload is not one zstd frame of the content's length.
-    #[error("the payload is not one zstd frame of the announced length")]
-    Frame,
-    /// zstd found the payload broken.
-    #[error("cannot decompress the payload: {0}")]
-    Zstd(#[from] io::Error),
+    /// The payload is not the content compressed.
+    #[error(transparent)]
+    Codec(#[from] CodecError),
 }
 
 /// Opens chunks: decrypt, decompress, verify.
 pub struct Opener {
     /// `None` where chunks are not encrypted.
     keys: Option<ChunkKeys>,
-    /// Made when first needed, and again after an error: a context is not used once it has failed.
-    zstd: Option<Decompressor<'static>>,
-    scratch: Storage,
+    decompress: Decompress,
     /// Time spent so, since somebody asked.
     decompressed_for: Duration,
 }
@@ -196,7 +131,7 @@ pub struct Opener {
 impl Opener {
     /// Ready for chunks with and without compression.
     pub fn new() -> Opener {
-        Opener { keys: None, zstd: None, scratch: Storage::none(), decompressed_for: Duration::ZERO }
+        Opener { keys: None, decompress: Decompress::new(), decompressed_for: Duration::ZERO }
     }
 
     /// The same, decrypting with these keys if there are any.
@@ -217,41 +152,18 @@ impl Opener {
             None => Some(head.digest),
         };
         let Some(digest) = digest else { return Err((OpenError::Seal, buf)) };
-        if head.zstd {
-            let (done, time) = timed(|| self.decompress(head, &mut buf));
+        let len = head.content_len as usize;
+        if let Some(codec) = head.codec {
+            let (done, time) = timed(|| self.decompress.apply(codec, head.payload_len as usize, len, &mut buf));
             self.decompressed_for += time;
             if let Err(error) = done {
-                return Err((error, buf));
+                return Err((error.into(), buf));
             }
         }
-        let len = head.content_len as usize;
         if chunk_digest(head.kind, &buf[..len]) != digest {
             return Err((OpenError::Digest, buf));
         }
         Ok(Chunk { seq: head.seq, kind: head.kind, len, digest, buf, release: None })
-    }
-
-    fn decompress(&mut self, head: &ChunkHead, buf: &mut Buf) -> Result<(), OpenError> {
-        let (payload, len) = (&buf[..head.payload_len as usize], head.content_len as usize);
-        let frame_len = zstd::zstd_safe::find_frame_compressed_size(payload);
-        let claimed = zstd::zstd_safe::get_frame_content_size(payload);
-        if frame_len != Ok(payload.len()) || !matches!(claimed, Ok(Some(claimed)) if claimed == len as u64) {
-            return Err(OpenError::Frame);
-        }
-        if self.scratch.len() != buf.len() {
-            self.scratch = Storage::new(buf.len());
-        }
-        let mut zstd = match self.zstd.take() {
-            Some(zstd) => zstd,
-            None => Decompressor::new()?,
-        };
-        let written = zstd.decompress_to_buffer(payload, &mut self.scratch[..len])?;
-        self.zstd = Some(zstd);
-        if written != len {
-            return Err(OpenError::Frame);
-        }
-        buf.swap_storage(&mut self.scratch);
-        Ok(())
     }
 }
 
@@ -263,7 +175,9 @@ impl Default for Opener {
 
 #[cfg(test)]
 mod tests {
+    use super::super::codecs::SAMPLE_LEN;
     use super::*;
+    use crate::chunk::Codec;
     use crate::chunk::Pool;
     use crate::ids::Digest;
     use crate::limits::CHUNK_LEN;
@@ -309,7 +223,8 @@ mod tests {
                     let sealed = sealer.seal(Seq(7), kind, content.len(), filled(&pool, &content));
                     assert_eq!(sealed.head.digest, chunk_digest(kind, &content));
                     assert!(
-                        !sealed.head.zstd || compress.is_some() && sealed.head.payload_len < sealed.head.content_len
+                        sealed.head.codec.is_none()
+                            || compress.is_some() && sealed.head.payload_len < sealed.head.content_len
                     );
                     let chunk = opener.open(&sealed.head, arrived(&pool, &sealed)).unwrap();
                     assert!(chunk.content() == content, "{compress:?} {kind:?}, {} bytes", content.len());
@@ -323,7 +238,7 @@ mod tests {
     fn an_empty_mixed_chunk_seals_and_opens() {
         let pool = Pool::new(2, CHUNK_LEN);
         let sealed = Sealer::new(Some(1)).seal(Seq(0), ChunkKind::Mixed, 0, pool.take().unwrap());
-        assert!(!sealed.head.zstd);
+        assert!(sealed.head.codec.is_none());
         assert!(Opener::new().open(&sealed.head, arrived(&pool, &sealed)).unwrap().content().is_empty());
     }
 
@@ -332,11 +247,11 @@ mod tests {
         let pool = Pool::new(1, CHUNK_LEN);
         let mut sealer = Sealer::new(Some(3));
         let text = sealer.seal(Seq(0), ChunkKind::Mixed, CHUNK_LEN, filled(&pool, &text(CHUNK_LEN)));
-        assert!(text.head.zstd && text.payload().len() < CHUNK_LEN / 3);
+        assert!(text.head.codec.is_some() && text.payload().len() < CHUNK_LEN / 3);
         drop(text);
         let content = noise(CHUNK_LEN);
         let noise = sealer.seal(Seq(0), ChunkKind::Mixed, CHUNK_LEN, filled(&pool, &content));
-        assert!(!noise.head.zstd && noise.payload() == content);
+        assert!(noise.head.codec.is_none() && noise.payload() == content);
     }
 
     #[test]
@@ -346,10 +261,10 @@ mod tests {
         let content = [text(SAMPLE_LEN), noise(CHUNK_LEN - SAMPLE_LEN)].concat();
         for _ in 0..3 {
             let sealed = sealer.seal(Seq(0), ChunkKind::Mixed, CHUNK_LEN, filled(&pool, &content));
-            assert!(!sealed.head.zstd && sealed.payload() == content);
+            assert!(sealed.head.codec.is_none() && sealed.payload() == content);
         }
         let sealed = sealer.seal(Seq(0), ChunkKind::Mixed, CHUNK_LEN, filled(&pool, &text(CHUNK_LEN)));
-        assert!(sealed.head.zstd, "a sealer that gave up on one chunk compresses the next");
+        assert!(sealed.head.codec.is_some(), "a sealer that gave up on one chunk compresses the next");
     }
 
     #[test]
@@ -359,7 +274,7 @@ mod tests {
         let half = CHUNK_LEN / 2;
         for parts in [[noise(half), text(half)], [text(half), noise(half)]] {
             let sealed = sealer.seal(Seq(0), ChunkKind::Mixed, CHUNK_LEN, filled(&pool, &parts.concat()));
-            assert!(sealed.head.zstd && sealed.payload().len() < CHUNK_LEN * 2 / 3);
+            assert!(sealed.head.codec.is_some() && sealed.payload().len() < CHUNK_LEN * 2 / 3);
         }
     }
 
@@ -388,7 +303,7 @@ mod tests {
         let mut sealer = Sealer::new(None);
         let mut lens = Vec::new();
         for level in [None, Some(1), Some(9), None, Some(1)] {
-            sealer.set_level(level);
+            sealer.set_method(level.map(Method::Zstd));
             let sealed = sealer.seal(Seq(0), ChunkKind::Mixed, CHUNK_LEN, filled(&pool, &text(CHUNK_LEN)));
             lens.push(sealed.payload().len());
         }
@@ -454,7 +369,7 @@ mod tests {
         refused("another key phase's number", ChunkHead { seq: Seq(3 + (1 << 16)), ..head });
         refused("another kind", ChunkHead { kind: ChunkKind::Data { offset: 0, sole: true }, ..head });
         refused("another length", ChunkHead { payload_len: 999, content_len: 999, ..head });
-        refused("compressed", ChunkHead { zstd: true, content_len: 2000, ..head });
+        refused("compressed", ChunkHead { codec: Some(Codec::Zstd), content_len: 2000, ..head });
         refused("another digest", ChunkHead { digest: Digest([0; 32]), ..head });
         refused("another seal", ChunkHead { seal: [0; 16], ..head });
         for other in [SessionKeys::new([8; 32], ours.cipher()), keys(Cipher::ChaCha20Poly1305)] {
@@ -482,7 +397,7 @@ mod tests {
         let frame = sealed.payload();
         let mut unsized_frame = Vec::new();
         let mut stream = zstd::stream::Encoder::new(&mut unsized_frame, 1).unwrap();
-        io::Write::write_all(&mut stream, &content).unwrap();
+        std::io::Write::write_all(&mut stream, &content).unwrap();
         stream.finish().unwrap();
         let bomb = zstd::bulk::compress(&vec![0; 64 << 20], 1).unwrap();
         let skippable = [&0x184d_2a50_u32.to_le_bytes()[..], &4u32.to_le_bytes(), &[0; 4]].concat();
@@ -500,9 +415,9 @@ mod tests {
         for (what, payload) in hostile {
             let head = ChunkHead { payload_len: payload.len() as u32, ..sealed.head };
             let (error, _) = opener.open(&head, filled(&pool, &payload)).expect_err(what);
-            assert!(matches!(error, OpenError::Frame), "{what}: {error}");
+            assert!(matches!(error, OpenError::Codec(CodecError::Length(_))), "{what}: {error}");
         }
-        assert!(opener.scratch.is_empty(), "all of them were refused before anything was allocated");
+        assert!(opener.decompress.scratch.is_empty(), "all of them were refused before anything was allocated");
         assert!(opener.open(&sealed.head, arrived(&pool, &sealed)).unwrap().content() == content);
     }
 

@@ -168,6 +168,11 @@ impl InFlight {
         self.out.contains(seq.0)
     }
 
+    /// How many numbers are.
+    pub fn count_out(&self) -> usize {
+        self.out.count_below(u64::MAX)
+    }
+
     /// Frames that a link carries and the peer has not settled.
     pub fn on_link(&self, id: LinkId) -> usize {
         self.place(id).map_or(0, |place| self.links[place].frames.len())

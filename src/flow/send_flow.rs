@@ -42,6 +42,8 @@ pub struct SendFlow<P> {
     in_flight: InFlight,
     /// How often the last chunk that waited and had credit was taken.
     ran_dry: u64,
+    /// Chunk frames that links have begun.
+    begun: u64,
 }
 
 #[derive(Debug)]
@@ -66,6 +68,7 @@ impl<P: Clone> SendFlow<P> {
             scheduler: Scheduler::new(schedule),
             in_flight: InFlight::default(),
             ran_dry: 0,
+            begun: 0,
         }
     }
 
@@ -139,6 +142,7 @@ impl<P: Clone> SendFlow<P> {
         let at = seq.0.checked_sub(self.acked).map(|at| at as usize);
         let wanted = at.is_some_and(|at| self.slots[at].payload.is_some());
         self.in_flight.sent(link, seq, wanted, now);
+        self.begun += 1;
         if !self.scheduler.is_waiting_below(self.credit) {
             self.ran_dry += 1;
         }
@@ -240,6 +244,16 @@ impl<P: Clone> SendFlow<P> {
     /// How often the links have taken the last chunk that waited.
     pub fn ran_dry(&self) -> u64 {
         self.ran_dry
+    }
+
+    /// Chunk frames that links have begun, every copy counted.
+    pub fn begun(&self) -> u64 {
+        self.begun
+    }
+
+    /// Numbers that links have taken and that are not acknowledged.
+    pub fn unacked(&self) -> usize {
+        self.in_flight.count_out()
     }
 
     /// Links that are up.

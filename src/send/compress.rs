@@ -43,23 +43,38 @@ impl Compression {
     ) -> (Sealed, Duration) {
         let gauge =
             self.gauge.as_ref().map(|gauge| || gauge.lock().expect("no thread panics while it holds this lock"));
-        let level = gauge.as_ref().and_then(|gauge| gauge().level(look(session)));
+        let method = gauge.as_ref().and_then(|gauge| gauge().method(look(session, len)));
         if gauge.is_some() {
-            let worth_it = level.is_some() && sealer.may_shrink(kind);
-            sealer.set_level(level.filter(|_| worth_it));
+            let worth_it = method.is_some() && sealer.may_shrink(kind);
+            sealer.set_method(method.filter(|_| worth_it));
         }
         let sealed = sealer.seal(seq, kind, len, buf);
         let took = sealer.take_compressed_for();
-        if let (Some(gauge), Some(level), true) = (&gauge, level, sealed.head.zstd) {
-            let (now, payload_len) = (session.clock.now(), sealed.payload().len());
-            gauge().learn(&Compressed { now, took, level, content_len: len, payload_len });
+        if let (Some(gauge), Some(_)) = (&gauge, method) {
+            let mut gauge = gauge();
+            gauge.done(method, seq);
+            if let (Some(method), Some(_)) = (method, sealed.head.codec) {
+                let (now, payload_len) = (session.clock.now(), sealed.payload().len());
+                gauge.learn(&Compressed { now, took, method, content_len: len, payload_len });
+            }
         }
         (sealed, took)
     }
 }
 
-fn look(session: &SendSession) -> Look {
-    let wire_bytes = session.stats.wire_bytes();
+fn look(session: &SendSession, content_len: usize) -> Look {
+    let (carried, wire_bytes) = session.stats.carried();
     let flow = session.flow();
-    Look { now: session.clock.now(), waiting: flow.waiting(), links: flow.links(), wire_bytes, ran_dry: flow.ran_dry() }
+    Look {
+        now: session.clock.now(),
+        waiting: flow.waiting(),
+        links: flow.links(),
+        wire_bytes,
+        ran_dry: flow.ran_dry(),
+        begun: flow.begun(),
+        carried,
+        unacked: flow.unacked(),
+        acked: Seq(flow.acked()),
+        content_len,
+    }
 }

@@ -15,6 +15,7 @@ const FLAG_STREAM: u8 = 1;
 const FLAG_DATA: u8 = 1 << 1;
 const FLAG_SOLE: u8 = 1 << 2;
 const FLAG_ZSTD: u8 = 1 << 3;
+const FLAG_BZIP2: u8 = 1 << 4;
 
 /// A file's last byte lies below this in every system that blast runs on.
 const OFFSET_MAX: u64 = i64::MAX as u64;
@@ -34,6 +35,15 @@ pub enum ChunkKind {
     },
 }
 
+/// What a compressed payload is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Codec {
+    /// One zstd frame that names the content's length.
+    Zstd,
+    /// One bzip2 stream.
+    Bzip2,
+}
+
 /// What a chunk frame's header says of its chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChunkHead {
@@ -45,8 +55,8 @@ pub struct ChunkHead {
     pub content_len: u32,
     /// Bytes of payload: the content, or the content compressed to fewer bytes.
     pub payload_len: u32,
-    /// Whether the payload is one zstd frame.
-    pub zstd: bool,
+    /// What the payload is, if it is not the content itself.
+    pub codec: Option<Codec>,
     /// BLAKE3 of the content, as `kind` says; masked where the chunk is sealed.
     pub digest: Digest,
     /// The cipher's tag; zeros where the chunk is not sealed.
@@ -116,7 +126,7 @@ pub fn decode_header(bytes: &[u8; HEADER_LEN], key: &mut FrameKey) -> Result<Hea
     if at.flags & FLAG_STREAM != 0 {
         return Err(WireError::ListingStream);
     }
-    if at.flags & !(FLAG_DATA | FLAG_SOLE | FLAG_ZSTD) != 0 {
+    if at.flags & !(FLAG_DATA | FLAG_SOLE | FLAG_ZSTD | FLAG_BZIP2) != 0 {
         return Err(WireError::Reserved("frame header"));
     }
     if at.kind == control::KIND_CHUNK {
@@ -129,7 +139,12 @@ pub fn decode_header(bytes: &[u8; HEADER_LEN], key: &mut FrameKey) -> Result<Hea
             },
             content_len: at.content_len,
             payload_len: at.payload_len,
-            zstd: at.flags & FLAG_ZSTD != 0,
+            codec: match (at.flags & FLAG_ZSTD != 0, at.flags & FLAG_BZIP2 != 0) {
+                (false, false) => None,
+                (true, false) => Some(Codec::Zstd),
+                (false, true) => Some(Codec::Bzip2),
+                (true, true) => return Err(malformed_chunk("it is compressed in two ways")),
+            },
             digest: at.digest,
             seal: at.seal,
         };
@@ -157,10 +172,10 @@ pub fn decode_header(bytes: &[u8; HEADER_LEN], key: &mut FrameKey) -> Result<Hea
 fn check_chunk(head: &ChunkHead) -> Result<(), WireError> {
     bounded("chunk's content", head.content_len.into(), CHUNK_LEN)?;
     bounded("chunk's payload", head.payload_len.into(), CHUNK_LEN)?;
-    if head.zstd && (head.payload_len == 0 || head.payload_len >= head.content_len) {
+    if head.codec.is_some() && (head.payload_len == 0 || head.payload_len >= head.content_len) {
         return Err(malformed_chunk("compressing it did not make it smaller"));
     }
-    if !head.zstd && head.payload_len != head.content_len {
+    if head.codec.is_none() && head.payload_len != head.content_len {
         return Err(malformed_chunk("its payload is not as long as its content"));
     }
     if let ChunkKind::Data { offset, sole } = head.kind {
@@ -203,9 +218,14 @@ impl HeaderFields {
             ChunkKind::Mixed => (0, 0),
             ChunkKind::Data { offset, sole } => (FLAG_DATA | if sole { FLAG_SOLE } else { 0 }, offset),
         };
+        let codec = match head.codec {
+            None => 0,
+            Some(Codec::Zstd) => FLAG_ZSTD,
+            Some(Codec::Bzip2) => FLAG_BZIP2,
+        };
         HeaderFields {
             kind: control::KIND_CHUNK,
-            flags: flags | if head.zstd { FLAG_ZSTD } else { 0 },
+            flags: flags | codec,
             payload_len: head.payload_len,
             seq: head.seq.0,
             offset,

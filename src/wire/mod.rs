@@ -138,7 +138,7 @@
 //! |---|---|---|---|
 //! | 0 | 16 | tag, under the key of this connection and direction, of how many frames have gone before there 8, and the header's bytes from 16 on | |
 //! | 16 | 1 | kind | |
-//! | 17 | 1 | flags: bit 0 STREAM (reserved for a listing that the receiver streams back; refused in this version), bit 1 DATA, bit 2 SOLE, bit 3 ZSTD | 0 |
+//! | 17 | 1 | flags: bit 0 STREAM (reserved for a listing that the receiver streams back; refused in this version), bit 1 DATA, bit 2 SOLE, bit 3 ZSTD, bit 4 BZIP2 | 0 |
 //! | 18 | 2 | reserved | |
 //! | 20 | 4 | length of the payload, at most [`CHUNK_LEN`](crate::limits::CHUNK_LEN) | at most [`CONTROL_MAX`](crate::limits::CONTROL_MAX) |
 //! | 24 | 8 | sequence number | 0 |
@@ -153,7 +153,7 @@
 //! slice of one large file or raw stream at that offset, a multiple of `CHUNK_LEN`: a full chunk unless it is the last,
 //! never empty. Its digest is the chaining value of its BLAKE3 subtree, or plain BLAKE3 with SOLE, for a file's only
 //! slice (offset 0). With ZSTD the payload is one zstd frame, shorter than the content, which names the content's
-//! length; otherwise it is the content.
+//! length; with BZIP2, never beside it, one bzip2 stream, shorter than the content; otherwise it is the content.
 //!
 //! Payloads of control frames:
 //!
@@ -227,7 +227,9 @@ pub use handshake::{
     Handshake, HandshakePrefix, Layout, Offer, PREFIX_LEN, Terms, decode_handshake, decode_handshake_prefix,
     decode_message, encode_handshake, may_be_handshake,
 };
-pub use header::{ChunkHead, ChunkKind, ControlHeader, Header, decode_header, encode_chunk_header, encode_control};
+pub use header::{
+    ChunkHead, ChunkKind, Codec, ControlHeader, Header, decode_header, encode_chunk_header, encode_control,
+};
 pub use keys::{ChunkKeys, Cipher, FIRST_NONCES, FrameKey, FrameKeys, SessionKeys, key_phase};
 pub use note::notes_that_fit;
 

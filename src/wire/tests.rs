@@ -39,7 +39,7 @@ fn any_head() -> impl Strategy<Value = ChunkHead> {
             kind,
             content_len,
             payload_len,
-            zstd: payload_len != content_len,
+            codec: (payload_len != content_len).then_some(Codec::Zstd),
             digest,
             seal: [0; 16],
         }
@@ -341,7 +341,7 @@ fn full_slice() -> ChunkHead {
         kind: ChunkKind::Data { offset: CHUNK_LEN as u64, sole: false },
         content_len: CHUNK_LEN as u32,
         payload_len: CHUNK_LEN as u32,
-        zstd: false,
+        codec: None,
         digest: Digest([1; 32]),
         seal: [0; 16],
     }
@@ -359,7 +359,7 @@ fn every_unknown_kind_and_reserved_bit_of_a_header_is_refused() {
         assert_eq!(with(16, kind), Err(WireError::Kind { what: "frame", kind }));
     }
     assert_eq!(with(17, 0b0011), Err(WireError::ListingStream), "the stream bit has a refusal of its own");
-    for bit in 4..8 {
+    for bit in 5..8 {
         assert_eq!(with(17, 0b0010 | 1 << bit), Err(WireError::Reserved("frame header")));
     }
     for at in [18, 19, 44, 45, 46, 47, 80, 95] {
@@ -403,7 +403,7 @@ fn slices_that_no_file_has_are_refused() {
         decode_header(&retagged(bytes), &mut key())
     };
     type Change = fn(&mut [u8; HEADER_LEN]);
-    let hostile: [(&str, Change); 8] = [
+    let hostile: [(&str, Change); 10] = [
         ("an offset that is no multiple", |b| b[32] = 1),
         ("an offset beyond every file", |b| b[39] = 0x80),
         ("the only slice, not at the start", |b| b[17] |= 4),
@@ -419,6 +419,8 @@ fn slices_that_no_file_has_are_refused() {
             b[40..44].fill(0);
         }),
         ("compressed to the same length", |b| b[17] |= 8),
+        ("compressed to the same length with bzip2", |b| b[17] |= 16),
+        ("compressed in two ways", |b| b[17] |= 24),
     ];
     for (what, change) in hostile {
         assert!(matches!(with(change), Err(WireError::Malformed { message: "chunk header", .. })), "{what}");

@@ -161,6 +161,13 @@ const ROWS: &[Row] = &[
     ("windows of 3.75 TiB", |p, _| repeat(p, compressed(&wide(0xff))), Names(6, HOPELESS)),
     ("windows of 2 GiB", |p, _| repeat(p, compressed(&wide(21 << 3))), Names(6, HOPELESS)),
     ("no frame of zstd", |p, _| repeat(p, compressed(&[7; 1000])), Names(6, HOPELESS)),
+    ("no stream of bzip2", |p, _| repeat(p, in_codec(Codec::Bzip2, &[7; 1000])), Names(6, HOPELESS)),
+    ("a bzip2 stream of more than it says", |p, _| p.chunk(in_codec(Codec::Bzip2, &bzip2_bomb())), Harmless),
+    (
+        "bzip2 streams of more than they say",
+        |p, _| repeat(p, in_codec(Codec::Bzip2, &bzip2_bomb())),
+        Names(6, HOPELESS),
+    ),
     ("a slice of elsewhere", |p, _| p.chunk(data(0, 1 << 30, &content()[..CHUNK_LEN])), Names(6, "")),
     (
         "a mixed chunk of a raw stream",
@@ -467,11 +474,29 @@ fn repeat(peer: &mut Peer, chunk: (ChunkHead, Vec<u8>)) {
 
 /// Chunk 0 in these bytes, which are said to be zstd's.
 fn compressed(payload: &[u8]) -> (ChunkHead, Vec<u8>) {
+    in_codec(Codec::Zstd, payload)
+}
+
+/// Chunk 0 in these bytes, which are said to be that codec's.
+fn in_codec(codec: Codec, payload: &[u8]) -> (ChunkHead, Vec<u8>) {
     let zeros = vec![0; CHUNK_LEN];
     let kind = ChunkKind::Data { offset: 0, sole: false };
     let digest = chunk_digest(kind, &zeros);
     let (content_len, payload_len) = (CHUNK_LEN as u32, payload.len() as u32);
-    (ChunkHead { seq: Seq(0), kind, content_len, payload_len, zstd: true, digest, seal: [0; 16] }, payload.to_vec())
+    (
+        ChunkHead { seq: Seq(0), kind, content_len, payload_len, codec: Some(codec), digest, seal: [0; 16] },
+        payload.to_vec(),
+    )
+}
+
+/// 64 MiB in a few hundred bytes.
+fn bzip2_bomb() -> Vec<u8> {
+    let mut out = vec![0; 4096];
+    let mut stream = bzip2::Compress::new(bzip2::Compression::best(), 0);
+    let done = stream.compress(&vec![0; 64 << 20], &mut out, bzip2::Action::Finish).unwrap();
+    assert_eq!(done, bzip2::Status::StreamEnd);
+    out.truncate(stream.total_out() as usize);
+    out
 }
 
 /// 256 MiB in a few KiB.

@@ -140,7 +140,7 @@ pub fn of_kind(seq: u64, kind: ChunkKind, content: &[u8]) -> (ChunkHead, Vec<u8>
     let len = content.len() as u32;
     let digest = chunk_digest(kind, content);
     let head =
-        ChunkHead { seq: Seq(seq), kind, content_len: len, payload_len: len, zstd: false, digest, seal: [0; 16] };
+        ChunkHead { seq: Seq(seq), kind, content_len: len, payload_len: len, codec: None, digest, seal: [0; 16] };
     (head, content.to_vec())
 }
 

@@ -42,7 +42,7 @@ fn frame(input: &[u8]) {
         Ok(Header::Chunk(head)) => {
             assert!(head.content_len as usize <= CHUNK_LEN && head.payload_len as usize <= CHUNK_LEN);
             assert_eq!(encode_chunk_header(&head, &key()), *header, "a header has one encoding");
-            if !head.zstd {
+            if head.codec.is_none() {
                 let content = vec![0; head.content_len as usize];
                 blast::chunk::chunk_digest(head.kind, &content);
             }
@@ -133,7 +133,7 @@ pub fn payloads(input: &[u8]) {
         kind: ChunkKind::Mixed,
         content_len,
         payload_len: payload.len() as u32,
-        zstd: true,
+        codec: Some(if payload.starts_with(b"BZh") { Codec::Bzip2 } else { Codec::Zstd }),
         digest: Digest([0; 32]),
         seal: [0; 16],
     };
