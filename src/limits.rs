@@ -10,10 +10,8 @@ pub const CHUNK_LEN: usize = 1 << 20;
 /// The largest window, in chunks: the acknowledgement's bitmap has one bit for each.
 pub const WINDOW_MAX: u32 = 1024;
 
-/// The window that a session begins with unless `--window` says otherwise, in chunks; less where memory is short. Enough
-/// for most links, and it grows where it is not; all of it is soon touched for the first time, on both sides, which costs
-/// CPU.
-pub const WINDOW_START: u32 = 48;
+/// The window that a session begins with unless `--window` says otherwise, in chunks; less where memory is short.
+pub const WINDOW_START: u32 = 128;
 
 /// As far as it grows then, if it proves to be too small and an eighth of the memory that is available has room for it.
 /// It is the most a slow disk or a gap can make a side hold.

@@ -512,10 +512,10 @@ mod tests {
             (Some(5), Some(0), (5, 5)),
             (Some(0), None, (1, 1)),
             (Some(9999), None, (1024, 1024)),
-            (None, None, (48, 256)),
-            (None, Some(64 * gib), (48, 256)),
-            (None, Some(gib + gib / 2), (48, 192)),
-            (None, Some(gib / 2), (48, 64)),
+            (None, None, (128, 256)),
+            (None, Some(64 * gib), (128, 256)),
+            (None, Some(gib + gib / 2), (128, 192)),
+            (None, Some(gib / 2), (64, 64)),
             (None, Some(0), (8, 8)),
         ];
         for (wish, available, (start, max)) in cases {
