@@ -9,7 +9,8 @@ const THREE: [&str; 3] = ["100mbit", "100mbit", "100mbit"];
 
 fn some_are_damaged(link: u32) {
     let Some(lab) = Lab::up(&THREE) else { return };
-    lab.corrupt(link, 3000);
+    // of segments up to 64 KiB long: one in five seconds or so
+    lab.corrupt(link, 1000);
     let stream = Stream::start(&lab, Length::Open, "10.77.1.2", &[], &[]);
     let name = format!("l{link}");
     let line = format!("link {name} brought a chunk that fails verification; it is sent again (2 so far)");
