@@ -3,6 +3,7 @@
 mod codecs;
 mod digest;
 mod gauge;
+mod look;
 mod mean;
 mod pool;
 mod seal;
@@ -14,7 +15,8 @@ use std::sync::Arc;
 pub use crate::wire::{ChunkHead, ChunkKind, Codec};
 pub use codecs::{CodecError, Method};
 pub use digest::{FileDigest, Misplaced, Ordered, TransferDigest, chunk_digest};
-pub use gauge::{Compressed, Gauge, Look};
+pub use gauge::Gauge;
+pub use look::{Compressed, Look};
 pub use pool::{Buf, Pool, SharedBuf};
 pub use seal::{OpenError, Opener, Sealer};
 pub use subtrees::{PartHasher, SparseHasher, Subtree, TreeDigest};

@@ -298,14 +298,19 @@ mod tests {
     }
 
     #[test]
-    fn the_level_can_change_from_chunk_to_chunk() {
-        let pool = Pool::new(1, CHUNK_LEN);
+    fn the_method_can_change_from_chunk_to_chunk() {
+        let pool = Pool::new(2, CHUNK_LEN);
         let mut sealer = Sealer::new(None);
         let mut lens = Vec::new();
-        for level in [None, Some(1), Some(9), None, Some(1)] {
-            sealer.set_method(level.map(Method::Zstd));
+        let zstd = |level| Some(Method::Zstd(level));
+        let mut opener = Opener::new();
+        for method in [None, zstd(1), zstd(9), None, zstd(1), Some(Method::Bzip2)] {
+            sealer.set_method(method);
             let sealed = sealer.seal(Seq(0), ChunkKind::Mixed, CHUNK_LEN, filled(&pool, &text(CHUNK_LEN)));
             lens.push(sealed.payload().len());
+            let codec = method.map(|m| if m == Method::Bzip2 { Codec::Bzip2 } else { Codec::Zstd });
+            assert_eq!(sealed.head.codec, codec);
+            assert!(opener.open(&sealed.head, arrived(&pool, &sealed)).unwrap().content() == text(CHUNK_LEN));
         }
         assert_eq!((lens[0], lens[1]), (CHUNK_LEN, lens[4]));
         assert!(lens[3] == CHUNK_LEN && lens[2] != lens[1] && lens[1].max(lens[2]) < CHUNK_LEN / 3, "{lens:?}");

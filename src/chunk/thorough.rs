@@ -13,8 +13,8 @@
 use std::time::Duration;
 
 use super::codecs::BZIP2_MEMORY;
-use super::gauge::{CHUNK_LEN, Compressed, Look, Time, try_again};
-use super::mean::Mean;
+use super::look::{CHUNK_LEN, Compressed, Look, Time};
+use super::mean::{LastTry, Mean};
 use crate::ids::Seq;
 use crate::limits;
 
@@ -53,9 +53,9 @@ pub(super) struct Thorough {
     /// Content over payload.
     shrinks: Mean,
     /// When it was last tried.
-    tried: Option<Time>,
+    tried: LastTry,
     /// Workers that are at it.
-    pub(super) now: usize,
+    now: usize,
     /// Chunks that are sealed so and not acknowledged, in no order.
     out: Vec<Seq>,
     /// How many may be, with those that workers are at.
@@ -67,7 +67,7 @@ pub(super) struct Thorough {
 impl Thorough {
     pub(super) fn new() -> Thorough {
         let (speed, shrinks, out) = (Mean::default(), Mean::default(), Vec::new());
-        Thorough { speed, shrinks, tried: None, now: 0, out, most: OUT_FIRST, eased: None }
+        Thorough { speed, shrinks, tried: LastTry::default(), now: 0, out, most: OUT_FIRST, eased: None }
     }
 
     /// Whether the next chunk should be, with links of that wire rate, and zstd's speed of one worker at level 1 and its
@@ -89,7 +89,7 @@ impl Thorough {
             && self.now < AT_ONCE
             && ((self.out.len() + self.now) as f64) < self.most;
         let is_of_use = self.shrinks.value().is_none_or(|more| more >= GAIN * zstd_shrinks);
-        has_time && (is_of_use || try_again(&mut self.tried, look.now))
+        has_time && (is_of_use || self.tried.again(look.now))
     }
 
     /// A worker begins.
@@ -97,16 +97,14 @@ impl Thorough {
         self.now += 1;
     }
 
-    /// It is done, and has sealed that chunk.
-    pub(super) fn end(&mut self, seq: Seq) {
+    /// It is done; what came of it, if the chunk shrank.
+    pub(super) fn end(&mut self, came: Option<&Compressed>) {
         self.now -= 1;
-        self.out.push(seq);
-    }
-
-    pub(super) fn learn(&mut self, chunk: &Compressed) {
+        let Some(chunk) = came else { return };
         let (content, payload) = (chunk.content_len as f64, chunk.payload_len as f64);
         self.speed.add(chunk.now, content, chunk.took.as_secs_f64());
         self.shrinks.add(chunk.now, content, payload);
-        self.tried = Some(chunk.now);
+        self.tried.was(chunk.now);
+        self.out.push(chunk.seq);
     }
 }

@@ -50,13 +50,10 @@ impl Compression {
         }
         let sealed = sealer.seal(seq, kind, len, buf);
         let took = sealer.take_compressed_for();
-        if let (Some(gauge), Some(_)) = (&gauge, method) {
-            let mut gauge = gauge();
-            gauge.done(method, seq);
-            if let (Some(method), Some(_)) = (method, sealed.head.codec) {
-                let (now, payload_len) = (session.clock.now(), sealed.payload().len());
-                gauge.learn(&Compressed { now, took, method, content_len: len, payload_len });
-            }
+        if let (Some(gauge), Some(method)) = (&gauge, method) {
+            let (now, payload_len) = (session.clock.now(), sealed.payload().len());
+            let compressed = |_| Compressed { seq, now, took, method, content_len: len, payload_len };
+            gauge().done(Some(method), sealed.head.codec.map(compressed).as_ref());
         }
         (sealed, took)
     }
